@@ -1,0 +1,92 @@
+"""durable_kit: durable execution for AI agents, to learn, measure and prototype with.
+
+The public names, grouped by what they are for. They are loaded when first used, so that
+`import durable_kit` is quick and a part that does not need LangGraph does not load it.
+
+Keeping state           DeltaSaver, Database
+When to snapshot        SizeRatio, EveryN
+What can be stored      Codec, Adapter, check_state
+What can go wrong       DurableKitError, BadInput, UnstorableValue, UnloadableValue, BrokenChain,
+                        SchemaMismatch, StorageFull, StorageBusy
+Time                    Clock, SystemClock, FakeClock
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from durable_kit.clock import Clock, FakeClock, SystemClock
+    from durable_kit.delta_saver import DeltaSaver
+    from durable_kit.errors import (
+        BadInput,
+        BrokenChain,
+        DurableKitError,
+        SchemaMismatch,
+        StorageBusy,
+        StorageFull,
+        UnloadableValue,
+        UnstorableValue,
+    )
+    from durable_kit.storage.check_state import check_state
+    from durable_kit.storage.codec import Adapter, Codec
+    from durable_kit.storage.database import Database
+    from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DeltaSaver": "durable_kit.delta_saver",
+    "Database": "durable_kit.storage.database",
+    "SizeRatio": "durable_kit.storage.snapshot_policy",
+    "EveryN": "durable_kit.storage.snapshot_policy",
+    "Codec": "durable_kit.storage.codec",
+    "Adapter": "durable_kit.storage.codec",
+    "check_state": "durable_kit.storage.check_state",
+    "DurableKitError": "durable_kit.errors",
+    "BadInput": "durable_kit.errors",
+    "UnstorableValue": "durable_kit.errors",
+    "UnloadableValue": "durable_kit.errors",
+    "BrokenChain": "durable_kit.errors",
+    "SchemaMismatch": "durable_kit.errors",
+    "StorageFull": "durable_kit.errors",
+    "StorageBusy": "durable_kit.errors",
+    "Clock": "durable_kit.clock",
+    "SystemClock": "durable_kit.clock",
+    "FakeClock": "durable_kit.clock",
+}
+
+__all__ = [
+    "Adapter",
+    "BadInput",
+    "BrokenChain",
+    "Clock",
+    "Codec",
+    "Database",
+    "DeltaSaver",
+    "DurableKitError",
+    "EveryN",
+    "FakeClock",
+    "SchemaMismatch",
+    "SizeRatio",
+    "StorageBusy",
+    "StorageFull",
+    "SystemClock",
+    "UnloadableValue",
+    "UnstorableValue",
+    "check_state",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'durable_kit' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,629 @@
+"""The log that checkpoints are kept in.
+
+One log for each thread and namespace. It is only ever added to:
+
+    put_writes(1, task A)     checkpoint_writes  (1, 0)   m2
+    put(2, parent 1)          checkpoints        2        delta on 1: messages + (at writes 1, 0)
+    put_writes(2, task B)     checkpoint_writes  (2, 0)   m3
+    ── killed here ──
+    read                      state of 2, and m3 pending: B need not run again
+
+`append` and `append_writes` each take one transaction. Either may come first: writes whose
+checkpoint has not arrived wait under a record of the kind "awaited", which `append` replaces.
+
+What `append` promises when it returns: the record is committed, under the database's strictest
+setting, and reading it gives back what was passed, in value and type. What it promises when it
+raises: nothing of it is stored.
+
+The log knows nothing of LangGraph: a state is a dict of named values.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from durable_kit.clock import Clock, SystemClock
+from durable_kit.errors import DurableKitError
+from durable_kit.storage.database import Database, Tx
+from durable_kit.storage.fold import Writer, write_delta, write_snapshot
+from durable_kit.storage.image import Image, full_size, snapshot_size
+from durable_kit.storage.materialize import Entry, Reader, pending
+from durable_kit.storage.packs import PACK_AT_LEAST, take_apart, write_pack
+from durable_kit.storage.record import (
+    STATE_VERSION,
+    ZERO,
+    Head,
+    Record,
+    WriteRecord,
+    blob_of,
+    header_of,
+    pack_body,
+    pack_id,
+    run_key,
+    thread_key,
+    unpack_id,
+    xor,
+)
+from durable_kit.storage.rows import LogRows, Place
+from durable_kit.storage.seal import NoSeal, Seal
+from durable_kit.storage.snapshot_policy import Chain, SnapshotPolicy
+from durable_kit.storage.tip import Plan, Tip, StateCodec, plan, plan_snapshot
+
+_KEPT_TIPS = 64  # how many threads' last states a log keeps in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One pending write of a task.
+
+    `slot` from 0 up is a regular write: the first value stored under (task, slot) stays.
+    A negative slot is special (an interrupt, a resume): the last value stored replaces the others.
+    """
+
+    slot: int
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What is known of a record before its place in the log is."""
+
+    thread_id: str
+    namespace: str
+    checkpoint_id: str
+    parent_id: str | None
+    metadata: bytes
+    run_key: int | None
+    created_at_us: int
+
+
+class _ParentMovedError(Exception):
+    """The parent's row is not the one the delta was made for; make it again."""
+
+
+class _KnownIdError(Exception):
+    """The log has a row with the id that was to be appended."""
+
+
+class CheckpointLog:
+    """Append to the logs of one database, and read them.
+
+    `policy` decides about snapshots. For `trust_identity` see `tip.py`. Safe to share between OS
+    threads.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        codec: StateCodec,
+        *,
+        policy: SnapshotPolicy,
+        seal: Seal | None = None,
+        clock: Clock | None = None,
+        trust_identity: bool = False,
+    ) -> None:
+        self.database = database
+        self.codec = codec
+        self.policy = policy
+        self.seal = seal or NoSeal()
+        self.clock = clock or SystemClock()
+        self.trust_identity = trust_identity
+        self.reader = Reader()
+        self._tips: OrderedDict[int, Tip] = OrderedDict()
+        self._tips_lock = threading.Lock()
+
+    def rows(self, tx: Tx, thread_id: str, namespace: str) -> LogRows:
+        """The rows of one log in a transaction."""
+        return LogRows(tx, thread_id, namespace, self.seal)
+
+    # -- appending a checkpoint ----------------------------------------------------------------
+
+    def append(
+        self,
+        *,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        parent_id: str | None,
+        state: Mapping[str, Any],
+        metadata: Any,
+        run_id: str | None = None,
+    ) -> Record:
+        """Store the state of a checkpoint. Storing the same one again changes nothing; storing
+        another state under a known id replaces it.
+
+        Raises `UnstorableValue` for what could not come back equal, before anything is written,
+        and `BrokenChain` if the parent's chain is damaged.
+        """
+        draft = _Draft(
+            thread_id,
+            namespace,
+            checkpoint_id,
+            parent_id,
+            self.seal.seal(self.codec.encode("metadata", metadata)),
+            run_key(run_id) if run_id is not None else None,
+            self.clock.now_us(),
+        )
+        key = thread_key(thread_id, namespace)
+        known = False
+        for _attempt in range(6):
+            tip = self._tip(key, draft)
+            # The costly part, encoding the state, happens before the transaction.
+            planned = plan(tip, state, self.codec, trust_identity=self.trust_identity)
+            append = self._append_known if known else self._append
+            try:
+                with self.database.write() as tx:
+                    record, new_tip = append(tx, draft, tip, planned, state)
+            except _ParentMovedError:
+                self.forget(key)
+                continue
+            except _KnownIdError:
+                known = True
+                continue
+            self._keep(key, new_tip)
+            return record
+        raise DurableKitError(
+            f"thread {thread_id!r}: the parent {parent_id} of {checkpoint_id} was rewritten again "
+            "and again while a delta on it was being made. Try again when compaction has ended."
+        )
+
+    def _append(
+        self, tx: Tx, draft: _Draft, tip: Tip | None, planned: Plan, state: Mapping[str, Any]
+    ) -> tuple[Record, Tip | None]:
+        rows = self.rows(tx, draft.thread_id, draft.namespace)
+        head = rows.head(lock=True) or rows.new_head()
+        self._check_parent(rows, head, draft, tip)
+        record, new_tip = self._record(rows, draft, head.next_sequence, tip, planned, state)
+        if not rows.insert(record):
+            raise _KnownIdError  # rare: undo what was done, and look what is there
+        rows.save_head(_with_record(head, record))
+        # A crash before the commit leaves the log as it was; after it, the record is there.
+        return record, new_tip
+
+    def _append_known(
+        self, tx: Tx, draft: _Draft, tip: Tip | None, planned: Plan, state: Mapping[str, Any]
+    ) -> tuple[Record, Tip | None]:
+        """Append where a row with this id is there: its writes came first, or it is put again."""
+        rows = self.rows(tx, draft.thread_id, draft.namespace)
+        head = rows.head(lock=True) or rows.new_head()
+        self._check_parent(rows, head, draft, tip)
+        existing = rows.find(draft.checkpoint_id).get(draft.checkpoint_id)
+        if existing is not None and existing.kind != "awaited":
+            return self._append_again(rows, head, draft, existing.sequence, planned, tip, state)
+        record, new_tip = self._record(rows, draft, head.next_sequence, tip, planned, state)
+        if existing is not None:
+            head, record = self._adopt_writes(rows, head, existing, record)
+            new_tip.sources, new_tip.last_write = self.reader.sources(
+                rows, record.sequence, record.writes_count
+            )
+        rows.insert(record)
+        rows.save_head(_with_record(head, record))
+        return record, new_tip
+
+    def _check_parent(self, rows: LogRows, head: Head, draft: _Draft, tip: Tip | None) -> None:
+        """Make sure that the parent's row is what the delta was made for."""
+        if tip is None:
+            if draft.parent_id is not None and head.records and not rows.find(draft.parent_id):
+                self.reader.prove_absence(rows, head, draft.parent_id)
+            return
+        checksum, count = rows.at(tip.sequence) or (b"", 0)
+        if checksum != tip.checksum:
+            raise _ParentMovedError
+        if count != len(tip.sources):
+            tip.sources, tip.last_write = self.reader.sources(rows, tip.sequence, count)
+
+    def _record(
+        self,
+        rows: LogRows,
+        draft: _Draft,
+        sequence: int,
+        tip: Tip | None,
+        planned: Plan,
+        state: Mapping[str, Any],
+    ) -> tuple[Record, Tip]:
+        """The new record, as a delta or a snapshot, and the tip that it leaves."""
+        image: Image = {}
+        sources: list[tuple[int, int, bytes]] = []
+        if tip is not None:
+            image, sources = tip.image, tip.sources
+            size = full_size if self.policy.self_contained else snapshot_size
+            chain = Chain(
+                depth=tip.depth + 1,
+                delta_bytes=tip.delta_bytes + planned.new_bytes,
+                snapshot_bytes=size(image) + 16,
+            )
+            if not self.policy.wants_snapshot(chain):
+                writer = Writer(sequence, sources)
+                header, image = write_delta(image, planned.changes, writer)
+                record = self.sealed(draft, sequence, header, bytes(writer.blob), tip)
+                return record, _tip_of(record, chain.delta_bytes, image, planned)
+            if self.trust_identity:
+                planned = plan_snapshot(tip, planned, state, self.codec)
+            # write_snapshot tells the tip's values that they lie in this record. If it is rolled
+            # back they never did: without its checksum, the tip is read from the log again.
+            tip.checksum = b""
+        finder = Writer(sequence, sources, finds_only=True)
+        _, image = write_delta(image, planned.changes, finder)
+        if tip is not None:
+            self._pack_writes(rows, sequence, image)
+        writer = Writer(sequence)
+        header = write_snapshot(image, writer, self_contained=self.policy.self_contained)
+        record = self.sealed(draft, sequence, header, bytes(writer.blob), None)
+        return record, _tip_of(record, 0, image, planned)
+
+    def _pack_writes(self, rows: LogRows, sequence: int, image: Image) -> None:
+        """Move the write records before `sequence` into one pack, if there are enough of them."""
+        waiting = rows.unpacked_sequences(sequence)
+        if len(waiting) < PACK_AT_LEAST:
+            return
+        records = [
+            take_apart(*write[:4], header_of(write.body), blob_of(write.body))
+            for write in rows.writes(waiting, {})
+        ]
+        first, last = min(waiting), max(waiting)
+        header, area, move = write_pack(first, sequence, records)
+        rows.delete_writes(waiting)
+        rows.insert_pack(sequence, first, last, pack_body(header, area))
+        for value in image.values():
+            value.move(move)
+
+    def sealed(
+        self,
+        draft: _Draft | Record,
+        sequence: int,
+        header: list[Any],
+        blob: bytes,
+        parent: Tip | Record | None,
+    ) -> Record:
+        """The record that says `header` and `blob`: a delta on `parent`, or a snapshot."""
+        record = Record(
+            draft.thread_id,
+            draft.namespace,
+            draft.checkpoint_id,
+            draft.parent_id,
+            sequence=sequence,
+            parent_sequence=parent.sequence if parent is not None else None,
+            kind="delta" if parent is not None else "snapshot",
+            depth=parent.depth + 1 if parent is not None else 0,
+            state_version=STATE_VERSION,
+            created_at_us=draft.created_at_us,
+            run_key=draft.run_key,
+            writes_count=draft.writes_count if isinstance(draft, Record) else 0,
+            metadata=draft.metadata,
+            body=self.seal.seal(pack_body(header, blob)),
+            checksum=ZERO,
+        )
+        return record.signed(parent.checksum if parent is not None else None)
+
+    def _append_again(
+        self,
+        rows: LogRows,
+        head: Head,
+        draft: _Draft,
+        sequence: int,
+        planned: Plan,
+        tip: Tip | None,
+        state: Mapping[str, Any],
+    ) -> tuple[Record, Tip | None]:
+        """A checkpoint whose id is stored already: nothing to do, or another state replaces it."""
+        from durable_kit.storage.retention import replace_record  # it builds on this module
+
+        entry = self.reader.entries(rows, [sequence])[sequence]
+        encoded = {name: self.codec.encode(name, value) for name, value in state.items()}
+        same_state = {n: value.encoded() for n, value in entry.image.items()} == encoded
+        if same_state and self.seal.unseal(entry.record.metadata) == self.seal.unseal(
+            draft.metadata
+        ):
+            return entry.record, None
+        whole = plan(None, state, self.codec, trust_identity=False)
+        replacement, _ = self._record(rows, draft, sequence, None, whole, state)
+        replacement = replace(replacement, writes_count=entry.record.writes_count)
+        replace_record(self, rows, head, replacement)
+        self.forget(rows.key)
+        return replacement, None
+
+    def _adopt_writes(
+        self, rows: LogRows, head: Head, awaited: Place, record: Record
+    ) -> tuple[Head, Record]:
+        """Move writes that came before their checkpoint under its record.
+
+        The record takes a new sequence: the order of the log is the order of checkpoints, not of
+        the writes that ran ahead of them.
+        """
+        old_sequence, count = awaited.sequence, awaited.writes_count
+        moved = list(rows.writes([old_sequence], {old_sequence: count}))
+        rows.delete([old_sequence])
+        previous = ZERO
+        for write in moved:
+            previous = rows.insert_writes(write._replace(sequence=record.sequence), previous)
+        head = replace(head, records=head.records - 1, digest=xor(head.digest, awaited.checksum))
+        return head, replace(record, writes_count=count)
+
+    # -- appending writes ----------------------------------------------------------------------
+
+    def append_writes(
+        self,
+        *,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        task_id: str,
+        task_path: str,
+        writes: Sequence[Write],
+    ) -> None:
+        """Store what one task wrote on top of a checkpoint, in one record.
+
+        Storing the same writes again changes nothing; see `Write` for what replaces what.
+        Raises `UnstorableValue` before anything is written.
+        """
+        encoded = [
+            (write.slot, write.name, self.codec.encode(write.name, write.value)) for write in writes
+        ]
+        if not encoded:
+            return
+        key = thread_key(thread_id, namespace)
+        with self._tips_lock:
+            tip = self._tips.get(key)
+        with self.database.write() as tx:
+            rows = self.rows(tx, thread_id, namespace)
+            sequence, count, previous = 0, 0, ZERO
+            if tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources:
+                # The usual case: the first write on the checkpoint stored last. One statement
+                # finds out whether that is still so, and counts it.
+                if rows.count_writes(tip.sequence, 1, was=0):
+                    sequence = tip.sequence
+            if not sequence:
+                sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)
+                if count:
+                    stored = list(rows.writes([sequence], {sequence: count}))
+                    previous = stored[-1].checksum
+                    encoded = self._not_yet(stored, pack_id(task_id), encoded)
+                if not encoded:
+                    return
+                rows.count_writes(sequence, count + 1)
+            header = [[slot, name, len(data)] for slot, name, data in encoded]
+            blob = b"".join([data for _, _, data in encoded])
+            body = pack_body(header, blob)
+            record = WriteRecord(sequence, count, pack_id(task_id), pack_id(task_path), body, ZERO)
+            checksum = rows.insert_writes(record, previous)
+        self._remember_writes(key, sequence, count, blob, checksum)
+
+    def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int]:
+        """(sequence, number of write records) of a checkpoint, locked; awaited if not there."""
+        row = rows.lock_record(checkpoint_id)
+        if row is None:
+            head = rows.head(lock=True) or rows.new_head()
+            row = rows.lock_record(checkpoint_id)  # somebody may have been quicker
+            if row is None:
+                return self._await(rows, head, checkpoint_id), 0
+        return row
+
+    def _await(self, rows: LogRows, head: Head, checkpoint_id: str) -> int:
+        record = Record(
+            rows.thread_id,
+            rows.namespace,
+            checkpoint_id,
+            None,
+            sequence=head.next_sequence,
+            parent_sequence=None,
+            kind="awaited",
+            depth=0,
+            state_version=STATE_VERSION,
+            created_at_us=self.clock.now_us(),
+            run_key=None,
+            writes_count=0,
+            metadata=b"",
+            body=b"",
+            checksum=ZERO,
+        ).signed(None)
+        rows.insert(record)
+        rows.save_head(
+            replace(
+                head,
+                next_sequence=head.next_sequence + 1,
+                records=head.records + 1,
+                digest=xor(head.digest, record.checksum),
+            )
+        )
+        return record.sequence
+
+    def _not_yet(
+        self, stored: Sequence[WriteRecord], task_id: bytes, encoded: list[tuple[int, str, bytes]]
+    ) -> list[tuple[int, str, bytes]]:
+        """Those of `encoded` that change what the task has stored so far."""
+        mine = [
+            (record, header_of(record.body), blob_of(record.body))
+            for record in stored
+            if record.task_id == task_id
+        ]
+        taken = {write.slot: write.encoded for write in pending(mine)}
+        return [
+            (slot, name, data)
+            for slot, name, data in encoded
+            if slot not in taken or (slot < 0 and taken[slot] != data)
+        ]
+
+    def _remember_writes(
+        self, key: int, sequence: int, ordinal: int, blob: bytes, checksum: bytes
+    ) -> None:
+        with self._tips_lock:
+            tip = self._tips.get(key)
+            if tip is not None and tip.sequence == sequence and len(tip.sources) == ordinal:
+                tip.sources.append((sequence, ordinal, blob))
+                tip.last_write = checksum
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> Entry | None:
+        """One checkpoint, the newest if no id is given; None if there is none.
+
+        Raises `BrokenChain` rather than give a state that does not check out.
+        """
+        with self.database.read() as tx:
+            rows = self.rows(tx, thread_id, namespace)
+            head = rows.head()
+            if head is None:
+                return None
+            sequence = head.latest_sequence
+            if checkpoint_id is not None:
+                found = rows.find(checkpoint_id).get(checkpoint_id)
+                if found is None:
+                    self.reader.prove_absence(rows, head, checkpoint_id)
+                sequence = found.sequence if found is not None and found.kind != "awaited" else 0
+            if sequence == 0:
+                return None
+            return self.reader.entries(rows, [sequence])[sequence]
+
+    def history(
+        self,
+        thread_id: str,
+        namespace: str,
+        *,
+        checkpoint_id: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+        matches: Callable[[Record], bool] | None = None,
+    ) -> list[Entry]:
+        """The checkpoints of one log, the one written last first.
+
+        A fixed number of statements, whatever the length. The entries share the buffers of what
+        their states have in common.
+        """
+        with self.database.read() as tx:
+            rows = self.rows(tx, thread_id, namespace)
+            head = rows.head()
+            if head is None:
+                return []
+            chosen = self._chosen(rows, head, checkpoint_id, before, limit, matches)
+            entries = self.reader.entries(rows, sorted(chosen))
+        return [entries[sequence] for sequence in chosen]
+
+    def _chosen(
+        self,
+        rows: LogRows,
+        head: Head,
+        checkpoint_id: str | None,
+        before: str | None,
+        limit: int | None,
+        matches: Callable[[Record], bool] | None,
+    ) -> list[int]:
+        where, params = "AND r.kind <> 'awaited'", dict[str, Any]()
+        if checkpoint_id is not None:
+            where += " AND r.checkpoint_id = :id"
+            params["id"] = pack_id(checkpoint_id)
+        if before is not None:
+            found = rows.find(before).get(before)
+            where += " AND r.sequence < :before"
+            params["before"] = found.sequence if found is not None else head.next_sequence
+        order = "ORDER BY r.sequence DESC"
+        if limit is not None and matches is None and (before is None or found is not None):
+            order += f" LIMIT {int(limit)}"
+        found_rows = rows.some(where, order, **params)
+        if before is not None and found is None:  # an id from elsewhere: ids are sorted by time
+            found_rows = [row for row in found_rows if unpack_id(row[1]) < before]
+        if matches is None:
+            chosen = [row[0] for row in found_rows]
+        else:
+            chosen = [row[0] for row in found_rows if matches(rows.record(row))]
+        if checkpoint_id is None and before is None and limit is None:
+            self.reader.prove_count(rows, head)
+        return chosen if limit is None else chosen[:limit]
+
+    def ancestors(self, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Entry]:
+        """A checkpoint and its ancestors, child before parent, read in stretches of one chain."""
+        wanted: str | None = checkpoint_id
+        while wanted is not None:
+            with self.database.read() as tx:
+                rows = self.rows(tx, thread_id, namespace)
+                found = rows.find(wanted).get(wanted)
+                if found is None or found.kind == "awaited":
+                    return
+                stretch = sorted(rows.chain([found.sequence]), reverse=True)
+                entries = self.reader.entries(rows, sorted(stretch))
+            for sequence in stretch:
+                yield entries[sequence]
+            wanted = entries[stretch[-1]].record.parent_id
+
+    # -- tips ----------------------------------------------------------------------------------
+
+    def _tip(self, key: int, draft: _Draft) -> Tip | None:
+        """The parent's state, from memory or from the log; None if the log has no such parent."""
+        if draft.parent_id is None:
+            return None
+        with self._tips_lock:
+            tip = self._tips.get(key)
+        if tip is not None and tip.checkpoint_id == draft.parent_id:
+            return tip
+        with self.database.read() as tx:
+            rows = self.rows(tx, draft.thread_id, draft.namespace)
+            head = rows.head()
+            if head is None:
+                return None
+            found = rows.find(draft.parent_id).get(draft.parent_id)
+            if found is None:
+                self.reader.prove_absence(rows, head, draft.parent_id)
+                return None
+            if found.kind == "awaited":
+                return None
+            entry = self.reader.entries(rows, [found.sequence])[found.sequence]
+            tip = _tip_from(entry)
+            tip.sources, tip.last_write = self.reader.sources(
+                rows, found.sequence, found.writes_count
+            )
+        return tip
+
+    def _keep(self, key: int, tip: Tip | None) -> None:
+        if tip is None:
+            return
+        with self._tips_lock:
+            self._tips[key] = tip
+            self._tips.move_to_end(key)
+            while len(self._tips) > _KEPT_TIPS:
+                self._tips.popitem(last=False)
+
+    def forget(self, key: int) -> None:
+        """Drop what is kept in memory of one log: its records were rewritten."""
+        with self._tips_lock:
+            self._tips.pop(key, None)
+
+
+def _with_record(head: Head, record: Record) -> Head:
+    return Head(
+        head.thread_id,
+        head.namespace,
+        next_sequence=record.sequence + 1,
+        latest_sequence=record.sequence,
+        records=head.records + 1,
+        digest=xor(head.digest, record.checksum),
+    )
+
+
+def _tip_from(entry: Entry) -> Tip:
+    record = entry.record
+    return Tip(
+        record.sequence,
+        record.checkpoint_id,
+        record.checksum,
+        record.depth,
+        entry.delta_bytes,
+        entry.image,
+    )
+
+
+def _tip_of(record: Record, delta_bytes: int, image: Image, planned: Plan) -> Tip:
+    return Tip(
+        record.sequence,
+        record.checkpoint_id,
+        record.checksum,
+        record.depth,
+        delta_bytes,
+        image,
+        objects=planned.objects,
+    )

@@ -1,0 +1,229 @@
+"""A state as the log sees it: named values, each a run of encoded bytes.
+
+Reading checkpoint 3,000 of a conversation must not copy the first 2,999 messages 3,000 times, and
+reading the whole history must not hold 4.5 million messages. Both come from one idea: a list that
+only grows is one buffer, and a state is a *length* in it.
+
+    buffer   m1 m2 m3 m4 m5
+    step 3   ────────┤              (buffer, 3 items)
+    step 5   ──────────────┤        (buffer, 5 items)
+
+`Value` is such a view. `grown` extends the buffer in place when the view ends where the buffer
+ends, and copies when another branch has been there first, so a view never changes once made.
+
+Beside its bytes a buffer knows where they already lie in the log (`runs`), which lets a snapshot
+list addresses instead of writing everything again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from durable_kit.storage.delta import (
+    Delta,
+    apply,
+    array_header,
+    diff,
+    pack_array_header,
+    pack_text_header,
+    text_header,
+)
+from durable_kit.storage.runs import Address, Runs
+
+SMALL = 32  # bytes; below this, neither a smaller change nor an address is worth its own size
+Shape = Literal["list", "text", "whole"]
+
+
+@dataclass(slots=True)
+class _Buffer:
+    body: bytearray | bytes
+    runs: Runs  # where `body` lies in the log, from its start; it may not cover all of it
+    objects: list[Any] = field(default_factory=list)  # items decoded so far (see `decode`)
+    objects_bytes: int = 0
+
+
+class Value:
+    """One named value of a state: `length` bytes of a buffer.
+
+    `list` and `text` keep their body without the msgpack header, so that growing is appending;
+    anything else is `whole`. `items` counts the items of a list.
+    """
+
+    __slots__ = ("_buffer", "items", "length", "shape")
+
+    def __init__(self, shape: Shape, buffer: _Buffer, length: int, items: int) -> None:
+        self.shape = shape
+        self._buffer = buffer
+        self.length = length
+        self.items = items
+
+    @classmethod
+    def of(cls, encoded: bytes, runs: Runs | None = None) -> Value:
+        """A value of its own from complete encoded bytes. `runs` locate its *body*."""
+        if header := array_header(encoded):
+            return cls.from_body("list", encoded[header[1] :], header[0], runs)
+        if header := text_header(encoded):
+            return cls.from_body("text", encoded[header[1] :], 0, runs)
+        return cls.from_body("whole", encoded, 0, runs)
+
+    @classmethod
+    def set_to(cls, encoded: bytes, runs: Runs | None) -> Value:
+        """Like `of`, where `runs` locate the complete `encoded`, header included."""
+        header = array_header(encoded) or text_header(encoded)
+        return cls.of(encoded, runs.rest(header[1]) if runs and header else runs)
+
+    @classmethod
+    def from_body(cls, shape: Shape, body: bytes, items: int, runs: Runs | None = None) -> Value:
+        buffer = _Buffer(body, runs or Runs())
+        return cls(shape, buffer, len(body), items)
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    def body(self) -> bytes:
+        return bytes(self._buffer.body[: self.length])  # no copy of what is bytes already
+
+    def digest(self, running: dict[int, tuple[int, Any]]) -> bytes:
+        """sha256 of the body. `running` lets longer views of a buffer go on where a shorter one
+        ended; it is filled here and belongs to one round of digests."""
+        at, state = running.get(id(self._buffer), (0, None))
+        if state is None or at > self.length:
+            at, state = 0, hashlib.sha256()
+        state.update(bytes(self._buffer.body[at : self.length]))
+        running[id(self._buffer)] = (self.length, state)
+        return bytes(state.copy().digest())
+
+    def encoded(self) -> bytes:
+        """The complete encoded value."""
+        if self.shape == "list":
+            return pack_array_header(self.items) + self.body()
+        if self.shape == "text":
+            return pack_text_header(self.length) + self.body()
+        return self.body()
+
+    def change_to(self, after: bytes) -> Delta | None:
+        """The change from this value to the encoded `after`; None if they are the same."""
+        if len(after) < SMALL and self.length < SMALL:  # not worth looking for less
+            return None if after == self.encoded() else Delta("set", after)
+        if self.shape == "whole":
+            body = self._buffer.body
+            return diff(body if isinstance(body, bytes) else bytes(body), after)
+        header = array_header(after) if self.shape == "list" else text_header(after)
+        if header is not None:
+            size, body_at = header
+            # startswith compares in place: no copy of the history for a step that only adds.
+            known = self._buffer.body
+            known = known if len(known) == self.length else known[: self.length]
+            if after.startswith(known, body_at):
+                new = after[body_at + self.length :]
+                if self.shape == "text":
+                    return Delta("text", new) if new else None
+                if size == self.items:
+                    return None
+                return Delta("append", new, items=size - self.items)
+        return diff(self.encoded(), after)
+
+    def after(self, delta: Delta, runs: Runs | None) -> Value:
+        """The value that `delta` makes of this one. `runs` locate the bytes it brings.
+
+        Raises `BrokenDelta` if the delta does not fit.
+        """
+        if delta.op == "append" and self.shape == "list":
+            return self._grown(delta.new, delta.items, runs)
+        if delta.op == "text" and self.shape == "text":
+            return self._grown(delta.new, 0, runs)
+        if delta.op == "set":
+            return Value.set_to(delta.new, runs)
+        result = Value.of(apply(self.encoded(), delta))
+        known = self.located()
+        if delta.op == "splice" and known.length == self.length and (runs or not delta.new):
+            moved = Runs(known.first(delta.head))
+            moved.extend(runs or ())
+            moved.extend(known.rest(self.length - delta.tail))
+            result.relocate(moved)
+        return result
+
+    def _grown(self, new: bytes, items: int, runs: Runs | None) -> Value:
+        buffer = self._buffer
+        if len(buffer.body) != self.length:  # another branch grew it first
+            buffer = _Buffer(bytearray(self.body()), Runs(buffer.runs.first(self.length)))
+            if self.shape == "list" and self._buffer.objects_bytes <= self.length:
+                buffer.objects = list(self._buffer.objects)
+                buffer.objects_bytes = self._buffer.objects_bytes
+        if runs and buffer.runs.length == self.length:
+            buffer.runs.extend(runs)
+        if isinstance(buffer.body, bytes):  # it grows for the first time
+            buffer.body = bytearray(buffer.body)
+        buffer.body += new
+        return Value(self.shape, buffer, self.length + len(new), self.items + items)
+
+    # -- places --------------------------------------------------------------------------------
+
+    def located(self) -> Runs:
+        """Where the body lies in the log, from its start; `length` of it says how much is known."""
+        return self._buffer.runs.first(self.length)
+
+    def relocate(self, runs: Runs) -> None:
+        """Say where the body lies now (it was written out again)."""
+        beyond = self._buffer.runs.rest(self.length)
+        self._buffer.runs = Runs(runs)
+        self._buffer.runs.extend(beyond)
+
+    def move(self, move: Callable[[Address], Address | None]) -> None:
+        """The bytes of some records were moved; `move` gives the new place of an old address."""
+        self._buffer.runs = self._buffer.runs.moved(move)
+
+    def lose(self, gone: Callable[[Address], bool]) -> None:
+        """Forget the places that are about to go; `located` then names them as LOST."""
+        self._buffer.runs = self._buffer.runs.without(gone)
+
+    def sharing(self, before: Value) -> Value:
+        """This value as a view of the buffer of `before`, if it starts with it; else itself."""
+        if self.shape == "whole":
+            return before if before.shape == "whole" and before.body() == self.body() else self
+        if self.shape != before.shape or self.length < before.length or self.items < before.items:
+            return self
+        old, new = before.body(), self.body()
+        if not new.startswith(old):
+            return self
+        if len(new) == len(old):
+            return before
+        runs = self.located()
+        tail = runs.rest(len(old)) if runs.length == self.length else None
+        return before._grown(new[len(old) :], self.items - before.items, tail)
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def decode(self, decode: Callable[[bytes], Any]) -> Any:
+        """The Python value. Views of one buffer share the objects of the items they share."""
+        if self.shape != "list":
+            return decode(self.encoded())
+        buffer = self._buffer
+        if buffer.objects_bytes < self.length:
+            missing = self.items - len(buffer.objects)
+            new = pack_array_header(missing) + bytes(
+                buffer.body[buffer.objects_bytes : self.length]
+            )
+            buffer.objects.extend(decode(new))
+            buffer.objects_bytes = self.length
+        return buffer.objects[: self.items]
+
+
+Image = dict[str, Value]
+"""A whole state: values by name, in the order in which the names first appeared."""
+
+
+def snapshot_size(image: Image) -> int:
+    """About what a snapshot of `image` would take if it lists addresses, in bytes."""
+    total = 0
+    for name, value in image.items():
+        runs = value.located()
+        total += len(name) + 8 + min(value.length, 5 * len(runs) + value.length - runs.length)
+    return total
+
+
+def full_size(image: Image) -> int:
+    """What a self-contained snapshot of `image` would take, in bytes."""
+    return sum(len(name) + 8 + value.length for name, value in image.items())

@@ -1,0 +1,644 @@
+"""Rows in, rows out: the SQL of one log, and the checks each row must pass.
+
+Nothing here knows what a state is. A row becomes a `Record`, a `WriteRecord` or a `Head` or it
+raises `BrokenChain`; no row is skipped, repaired or guessed.
+
+The checks of a record run in a fixed order, and the first failure is the one that is reported:
+the sequence has no gap, the parent matches, the checksum is right, the state_version is known.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from durable_kit.errors import BadInput, BrokenChain
+from durable_kit.storage.database import Tx
+from durable_kit.storage.packs import PackedWrites, read_pack
+from durable_kit.storage.record import (
+    STATE_VERSION,
+    ZERO,
+    Head,
+    PackRecord,
+    Record,
+    WriteRecord,
+    blob_of,
+    escape_text,
+    header_of,
+    pack_body,
+    pack_id,
+    thread_key,
+    unescape_text,
+    unpack_id,
+)
+from durable_kit.storage.seal import NoSeal, Seal
+
+REMEDY = "Run verify() to see every bad record and recover() to fall back to the newest good state."
+
+_RECORD = """
+    r.sequence, r.checkpoint_id, r.parent_id, r.parent_sequence, r.kind, r.depth,
+    r.state_version, r.created_at_us, r.run_key, r.writes_count, r.metadata, r.body, r.checksum,
+    p.checkpoint_id, p.checksum, p.depth
+"""
+_WITH_PARENT = """
+    LEFT JOIN checkpoints p
+           ON p.thread_key = r.thread_key AND p.sequence = r.parent_sequence
+"""
+
+
+class Place(NamedTuple):
+    """Where a checkpoint is in its log, and what a writer must know of it."""
+
+    sequence: int
+    kind: str
+    checksum: bytes
+    writes_count: int
+
+
+class LogRows:
+    """The rows of one log (one thread and namespace) inside one transaction."""
+
+    def __init__(self, tx: Tx, thread_id: str, namespace: str, seal: Seal) -> None:
+        self.tx = tx
+        self.seal = seal
+        self.thread_id = thread_id
+        self.namespace = namespace
+        self.key = thread_key(thread_id, namespace)
+
+    # -- the head ------------------------------------------------------------------------------
+
+    def head(self, *, lock: bool = False) -> Head | None:
+        """The head of the log; None if the log has never been written.
+
+        `lock`: hold other writers of this log back until the transaction ends.
+        Raises `BrokenChain` if the head is damaged, or gone while its records are there.
+        """
+        row = self._head_row(lock)
+        if row is None:
+            orphan = self.tx.row(
+                "SELECT sequence FROM checkpoints WHERE thread_key = :key LIMIT 1", key=self.key
+            )
+            if orphan is None:
+                return None
+            # On PostgreSQL each statement sees what was committed when it started, so another
+            # writer may have made the log in between. Look once more before calling it damage.
+            row = self._head_row(lock)
+            if row is None:
+                self.broken("the head of the log is gone, its records are there")
+        try:
+            head = head_from_row(row)
+            intact = head.checksum == row[6]
+        except (TypeError, ValueError) as error:
+            self.broken(f"the head of the log cannot be read ({error})")
+        if not intact:
+            self.broken("the head of the log does not match its checksum")
+        if (head.thread_id, head.namespace) != (self.thread_id, self.namespace):
+            raise BadInput(
+                f"Thread {self.thread_id!r} and thread {head.thread_id!r} have the same 64-bit "
+                "key. Choose another thread id."
+            )
+        return head
+
+    def _head_row(self, lock: bool) -> Any | None:
+        return self.tx.row(
+            """
+            SELECT thread_id, namespace, next_sequence, latest_sequence, records, digest, checksum
+              FROM checkpoint_heads
+             WHERE thread_key = :key
+            """
+            + (" FOR UPDATE" if lock and not self.tx.is_sqlite else ""),
+            key=self.key,
+        )
+
+    def new_head(self) -> Head:
+        """Make the head of a log that has none (or return the one just made elsewhere), locked."""
+        head = Head(self.thread_id, self.namespace, 1, 0, 0, ZERO)
+        self.tx.execute(
+            """
+            INSERT INTO checkpoint_heads
+                   (thread_key, thread_id, namespace, next_sequence, latest_sequence, records,
+                    digest, checksum)
+            VALUES (:key, :thread_id, :namespace, 1, 0, 0, :digest, :checksum)
+                ON CONFLICT (thread_key) DO NOTHING
+            """,
+            key=self.key,
+            thread_id=escape_text(self.thread_id),
+            namespace=escape_text(self.namespace),
+            digest=head.digest,
+            checksum=head.checksum,
+        )
+        return self.head(lock=True) or head
+
+    def save_head(self, head: Head) -> None:
+        self.tx.execute(
+            """
+            UPDATE checkpoint_heads
+               SET next_sequence = :next_sequence, latest_sequence = :latest_sequence,
+                   records = :records, digest = :digest, checksum = :checksum
+             WHERE thread_key = :key
+            """,
+            key=self.key,
+            next_sequence=head.next_sequence,
+            latest_sequence=head.latest_sequence,
+            records=head.records,
+            digest=head.digest,
+            checksum=head.checksum,
+        )
+
+    # -- records -------------------------------------------------------------------------------
+
+    def find(self, checkpoint_id: str, other_id: str | None = None) -> dict[str, Place]:
+        """Where one or two checkpoints are, by id, for those that are there."""
+        rows = self.tx.rows(
+            """
+            SELECT sequence, kind, checksum, writes_count, checkpoint_id
+              FROM checkpoints
+             WHERE thread_key = :key AND checkpoint_id IN (:one, :other)
+            """,
+            key=self.key,
+            one=pack_id(checkpoint_id),
+            other=pack_id(other_id if other_id is not None else checkpoint_id),
+        )
+        return {unpack_id(row[4]): Place(row[0], row[1], row[2], row[3]) for row in rows}
+
+    def at(self, sequence: int) -> tuple[bytes, int] | None:
+        """(checksum, writes_count) of the record at `sequence`."""
+        row = self.tx.row(
+            """
+            SELECT checksum, writes_count
+              FROM checkpoints
+             WHERE thread_key = :key AND sequence = :sequence
+            """,
+            key=self.key,
+            sequence=sequence,
+        )
+        return None if row is None else (row[0], row[1])
+
+    def lock_record(self, checkpoint_id: str) -> tuple[int, int] | None:
+        """(sequence, writes_count) of a checkpoint, held back from others until the end of tx."""
+        row = self.tx.row(
+            """
+            SELECT sequence, writes_count
+              FROM checkpoints
+             WHERE thread_key = :key AND checkpoint_id = :checkpoint_id
+            """
+            + ("" if self.tx.is_sqlite else " FOR UPDATE"),
+            key=self.key,
+            checkpoint_id=pack_id(checkpoint_id),
+        )
+        return None if row is None else (row[0], row[1])
+
+    def chain(self, sequences: Sequence[int]) -> dict[int, Record]:
+        """The records `sequences` and all that they are deltas on, checked, by sequence.
+
+        One statement: the database follows parent_sequence up to the snapshots.
+        """
+        rows = self.tx.rows(
+            f"""
+            WITH RECURSIVE chain (sequence, parent_sequence) AS (
+                SELECT sequence, parent_sequence
+                  FROM checkpoints
+                 WHERE thread_key = :key AND {self.tx.among("sequence", "wanted")}
+                UNION
+                SELECT c.sequence, c.parent_sequence
+                  FROM chain
+                  JOIN checkpoints c
+                    ON c.thread_key = :key AND c.sequence = chain.parent_sequence
+            )
+            SELECT {_RECORD}
+              FROM chain
+              JOIN checkpoints r ON r.thread_key = :key AND r.sequence = chain.sequence
+              {_WITH_PARENT}
+             ORDER BY r.sequence
+            """,  # noqa: S608 - fixed fragments
+            key=self.key,
+            wanted=self.tx.many(sequences),
+        )
+        records = {row[0]: self.record(row) for row in rows}
+        for sequence in sequences:
+            if sequence not in records:
+                self.broken("a record that the log counts on is missing", sequence=sequence)
+        return records
+
+    def some(self, where: str = "", order: str = "ORDER BY r.sequence", **params: Any) -> list[Any]:
+        """Raw rows of this log, for `record` or for a look at damage."""
+        return list(
+            self.tx.rows(
+                f"SELECT {_RECORD} FROM checkpoints r {_WITH_PARENT} "  # noqa: S608 - fixed fragments
+                f"WHERE r.thread_key = :key {where} {order}",
+                key=self.key,
+                **params,
+            )
+        )
+
+    def record(self, row: Any) -> Record:
+        """The record of one row. Raises `BrokenChain` if it fails a check."""
+        record, parent_checksum, problem = self.inspect(row)
+        if problem is not None:
+            self.broken(problem, sequence=row[0], checkpoint_id=record and record.checkpoint_id)
+        assert record is not None
+        return record
+
+    def inspect(self, row: Any) -> tuple[Record | None, bytes | None, str | None]:
+        """(record, its parent's checksum, what is wrong with it or None) of one row."""
+        try:
+            parent_id = unpack_id(row[2]) if row[2] is not None else None
+            if row[4] == "delta" and row[13] is not None:
+                parent_id = unpack_id(row[13])
+            record = Record(
+                self.thread_id,
+                self.namespace,
+                unpack_id(row[1]),
+                parent_id,
+                sequence=row[0],
+                parent_sequence=row[3],
+                kind=row[4],
+                depth=row[5],
+                state_version=row[6],
+                created_at_us=row[7],
+                run_key=row[8],
+                writes_count=row[9],
+                metadata=_bytes(row[10]),
+                body=_bytes(row[11]),
+                checksum=_bytes(row[12]),
+            )
+            parent_checksum = _bytes(row[14]) if row[14] is not None else None
+        except (TypeError, ValueError) as error:
+            return None, None, f"the row cannot be read ({error})"
+        return record, parent_checksum, _problem(record, parent_checksum, row[15])
+
+    def insert(self, record: Record) -> bool:
+        """Store a record. False, and nothing stored, if its checkpoint id is there already."""
+        cursor = self.tx.execute(
+            """
+            INSERT INTO checkpoints
+                   (thread_key, sequence, checkpoint_id, parent_id, parent_sequence, kind, depth,
+                    state_version, created_at_us, run_key, writes_count, metadata, body, checksum)
+            VALUES (:key, :sequence, :checkpoint_id, :parent_id, :parent_sequence, :kind, :depth,
+                    :state_version, :created_at_us, :run_key, :writes_count, :metadata, :body,
+                    :checksum)
+                ON CONFLICT (thread_key, checkpoint_id) DO NOTHING
+            """,
+            **self._columns(record),
+        )
+        return bool(cursor.rowcount)
+
+    def update(self, record: Record) -> None:
+        self.tx.execute(
+            """
+            UPDATE checkpoints
+               SET checkpoint_id = :checkpoint_id, parent_id = :parent_id,
+                   parent_sequence = :parent_sequence, kind = :kind, depth = :depth,
+                   state_version = :state_version, created_at_us = :created_at_us,
+                   run_key = :run_key, writes_count = :writes_count, metadata = :metadata,
+                   body = :body, checksum = :checksum
+             WHERE thread_key = :key AND sequence = :sequence
+            """,
+            **self._columns(record),
+        )
+
+    def _columns(self, record: Record) -> dict[str, Any]:
+        parent_id = record.parent_id if record.kind != "delta" else None
+        return {
+            "key": self.key,
+            "sequence": record.sequence,
+            "checkpoint_id": pack_id(record.checkpoint_id),
+            "parent_id": pack_id(parent_id) if parent_id is not None else None,
+            "parent_sequence": record.parent_sequence,
+            "kind": record.kind,
+            "depth": record.depth,
+            "state_version": record.state_version,
+            "created_at_us": record.created_at_us,
+            "run_key": record.run_key,
+            "writes_count": record.writes_count,
+            "metadata": record.metadata,
+            "body": record.body,
+            "checksum": record.checksum,
+        }
+
+    def delete(self, sequences: Sequence[int]) -> None:
+        """Remove records and their rows of writes. The caller settles the head and the packs."""
+        self.delete_writes(sequences)
+        self.tx.execute(
+            f"DELETE FROM checkpoints WHERE thread_key = :key AND "  # noqa: S608 - fixed fragments
+            f"{self.tx.among('sequence', 'gone')}",
+            key=self.key,
+            gone=self.tx.many(sequences),
+        )
+
+    # -- writes --------------------------------------------------------------------------------
+
+    def writes(
+        self, sequences: Collection[int], counts: Mapping[int, int]
+    ) -> Iterator[WriteRecord]:
+        """The write records of the checkpoints `sequences`, checked and opened (`body` is plain).
+
+        From rows and from packs; records of one checkpoint come together and in order. `counts`:
+        how many each checkpoint says it has, where known. Read it to the end: a missing record is
+        noticed when the next checkpoint starts, or after the last.
+        """
+        wanted = sequences if isinstance(sequences, set) else set(sequences)
+        if not wanted:
+            return
+        packed = self._packed_writes(wanted)
+        at, place, previous = 0, 0, ZERO
+        missing = {n for n in wanted if counts.get(n)}
+        for record in self._write_rows(wanted):
+            if record.sequence != at:
+                self._check_count(at, place, counts)
+                at, place, previous = record.sequence, 0, ZERO
+                missing.discard(at)
+                for earlier in packed.pop(at, ()):
+                    place, previous = place + 1, earlier.checksum
+                    yield earlier
+            problem = self.write_problem(record, place, previous)
+            if problem is not None:
+                self.broken(problem, sequence=at)
+            place, previous = place + 1, record.checksum
+            yield self.opened(record)
+        self._check_count(at, place, counts)
+        for sequence, records in packed.items():
+            self._check_count(sequence, len(records), counts)
+            missing.discard(sequence)
+            yield from records
+        for sequence in missing:
+            self._check_count(sequence, 0, counts)
+
+    def _write_rows(self, wanted: Collection[int]) -> Iterator[WriteRecord]:
+        low, high = min(wanted), max(wanted)
+        if high - low < 2 * len(wanted):  # nearly all of a range: read the range
+            where, params = "sequence BETWEEN :low AND :high", {"low": low, "high": high}
+        else:
+            where = self.tx.among("sequence", "wanted")
+            params = {"wanted": self.tx.many(list(wanted))}
+        rows = self.tx.execute(
+            f"""
+            SELECT sequence, ordinal, task_id, task_path, body, checksum
+              FROM checkpoint_writes
+             WHERE thread_key = :key AND {where}
+             ORDER BY sequence, ordinal
+            """,  # noqa: S608 - fixed fragments
+            key=self.key,
+            **params,
+        )
+        return (WriteRecord._make(row) for row in rows if row[0] in wanted)
+
+    def raw_writes(self) -> list[WriteRecord]:
+        """All rows of checkpoint_writes of this log as they are, in order."""
+        rows = self.tx.execute(
+            """
+            SELECT sequence, ordinal, task_id, task_path, body, checksum
+              FROM checkpoint_writes
+             WHERE thread_key = :key
+             ORDER BY sequence, ordinal
+            """,
+            key=self.key,
+        )
+        return [WriteRecord._make(row) for row in rows]
+
+    def _packed_writes(self, wanted: Collection[int]) -> dict[int, list[WriteRecord]]:
+        found: dict[int, list[WriteRecord]] = {}
+        for pack in self.packs(
+            "AND first_sequence <= :high AND last_sequence >= :low",
+            low=min(wanted),
+            high=max(wanted),
+        ):
+            for writes in self.unpacked(pack):
+                if writes.sequence in wanted:
+                    found.setdefault(writes.sequence, []).append(
+                        WriteRecord(
+                            writes.sequence,
+                            writes.ordinal,
+                            writes.task_id,
+                            writes.task_path,
+                            pack_body(writes.header(), writes.blob()),
+                            pack.checksum_of(writes.sequence, writes.ordinal),
+                        )
+                    )
+        for sequence, records in found.items():
+            if [record.ordinal for record in records] != list(range(len(records))):
+                self.broken("a packed write record is missing", sequence=sequence)
+        return found
+
+    def opened(self, record: WriteRecord) -> WriteRecord:
+        """The record with its body unsealed."""
+        if isinstance(self.seal, NoSeal):
+            return record
+        return record._replace(body=self.plain(record.body, record.sequence))
+
+    def plain(self, body: bytes, sequence: int) -> bytes:
+        """A body, unsealed."""
+        try:
+            return self.seal.unseal(body)
+        except (ValueError, TypeError) as error:
+            self.broken(
+                f"its body cannot be opened ({error}); was it sealed with another key?",
+                sequence=sequence,
+            )
+
+    # -- packs ---------------------------------------------------------------------------------
+
+    def packs(self, where: str = "", **params: Any) -> list[PackRecord]:
+        """The packs of this log, checked, oldest first. Their bodies are opened."""
+        found: list[PackRecord] = []
+        for pack in self.raw_packs(where, **params):
+            problem = self.pack_problem(pack)
+            if problem is not None:
+                self.broken(problem, sequence=pack.pack)
+            found.append(pack._replace(body=self.plain(pack.body, pack.pack)))
+        return found
+
+    def raw_packs(self, where: str = "", **params: Any) -> list[PackRecord]:
+        """The rows of checkpoint_packs as they are."""
+        return [
+            PackRecord._make(row)
+            for row in self.tx.execute(
+                f"""
+                SELECT pack, first_sequence, last_sequence, body, checksum
+                  FROM checkpoint_packs
+                 WHERE thread_key = :key {where}
+                 ORDER BY pack
+                """,  # noqa: S608 - fixed fragments
+                key=self.key,
+                **params,
+            )
+        ]
+
+    def pack_problem(self, pack: PackRecord) -> str | None:
+        """What is wrong with a row of checkpoint_packs, or None."""
+        try:
+            intact = pack.expected_checksum(self.key) == pack.checksum
+        except TypeError:
+            intact = False
+        return None if intact else "the pack of its writes does not match its checksum"
+
+    def unpacked(self, pack: PackRecord) -> Iterator[PackedWrites]:
+        """The records in an opened pack."""
+        try:
+            yield from read_pack(pack.first_sequence, header_of(pack.body), blob_of(pack.body))
+        except (ValueError, TypeError, LookupError, zlib.error) as error:
+            self.broken(f"the pack of its writes cannot be read ({error})", sequence=pack.pack)
+
+    def unpacked_sequences(self, before: int) -> set[int]:
+        """The checkpoints before `before` that have rows of writes and are not awaited."""
+        found = self.tx.rows(
+            """
+            SELECT DISTINCT w.sequence
+              FROM checkpoint_writes w
+              JOIN checkpoints c ON c.thread_key = w.thread_key AND c.sequence = w.sequence
+             WHERE w.thread_key = :key AND w.sequence < :before AND c.kind <> 'awaited'
+            """,
+            key=self.key,
+            before=before,
+        )
+        return {row[0] for row in found}
+
+    def insert_pack(self, pack: int, first: int, last: int, body: bytes) -> None:
+        """Store a pack with the plain `body`."""
+        record = PackRecord(pack, first, last, self.seal.seal(body), ZERO)
+        self.tx.execute(
+            """
+            INSERT INTO checkpoint_packs
+                   (thread_key, pack, first_sequence, last_sequence, body, checksum)
+            VALUES (:key, :pack, :first_sequence, :last_sequence, :body, :checksum)
+            """,
+            key=self.key,
+            **record._replace(checksum=record.expected_checksum(self.key))._asdict(),
+        )
+
+    def delete_packs(self, packs: Collection[int]) -> None:
+        self.tx.execute(
+            f"DELETE FROM checkpoint_packs WHERE thread_key = :key AND "  # noqa: S608 - fixed
+            f"{self.tx.among('pack', 'gone')}",
+            key=self.key,
+            gone=self.tx.many(list(packs)),
+        )
+
+    def _check_count(self, sequence: int, found: int, counts: Mapping[int, int]) -> None:
+        expected = counts.get(sequence)
+        if expected is not None and expected != found:
+            self.broken(
+                f"the checkpoint counts {expected} write records, {found} are there",
+                sequence=sequence,
+            )
+
+    def write_problem(self, record: WriteRecord, place: int, previous: bytes) -> str | None:
+        """What is wrong with the write record at `place`, behind one with checksum `previous`."""
+        if record.ordinal != place:
+            return f"write record {place} of the checkpoint is missing"
+        try:
+            intact = record.expected_checksum(self.key, previous) == record.checksum
+        except TypeError:
+            intact = False
+        return (
+            None
+            if intact
+            else f"write record {place} of the checkpoint does not match its checksum"
+        )
+
+    def insert_writes(self, record: WriteRecord, previous: bytes) -> bytes:
+        """Store a write record with a plain body behind the one with the checksum `previous`.
+
+        Returns its own checksum.
+        """
+        sealed = record._replace(body=self.seal.seal(record.body))
+        checksum = sealed.expected_checksum(self.key, previous)
+        self.tx.execute(
+            """
+            INSERT INTO checkpoint_writes
+                   (thread_key, sequence, ordinal, task_id, task_path, body, checksum)
+            VALUES (:key, :sequence, :ordinal, :task_id, :task_path, :body, :checksum)
+            """,
+            key=self.key,
+            sequence=record.sequence,
+            ordinal=record.ordinal,
+            task_id=record.task_id,
+            task_path=record.task_path,
+            body=sealed.body,
+            checksum=checksum,
+        )
+        return checksum
+
+    def delete_writes(self, sequences: Collection[int]) -> None:
+        self.tx.execute(
+            f"DELETE FROM checkpoint_writes WHERE thread_key = :key AND "  # noqa: S608 - fixed
+            f"{self.tx.among('sequence', 'gone')}",
+            key=self.key,
+            gone=self.tx.many(list(sequences)),
+        )
+
+    def count_writes(self, sequence: int, count: int, *, was: int | None = None) -> bool:
+        """Say how many write records the checkpoint has now.
+
+        With `was`: only if it says that number still; False if it does not.
+        """
+        cursor = self.tx.execute(
+            "UPDATE checkpoints SET writes_count = :count "
+            "WHERE thread_key = :key AND sequence = :sequence"
+            + (" AND writes_count = :was" if was is not None else ""),
+            key=self.key,
+            sequence=sequence,
+            count=count,
+            was=was,
+        )
+        return bool(cursor.rowcount)
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def broken(
+        self, found: str, *, sequence: int | None = None, checkpoint_id: str | None = None
+    ) -> NoReturn:
+        raise BrokenChain(
+            thread_id=self.thread_id,
+            namespace=self.namespace,
+            checkpoint_id=checkpoint_id,
+            sequence=sequence,
+            found=found,
+            remedy=REMEDY,
+        )
+
+
+def head_from_row(row: Any) -> Head:
+    """A head as its row says, unchecked."""
+    return Head(
+        unescape_text(row[0]), unescape_text(row[1]), row[2], row[3], row[4], _bytes(row[5])
+    )
+
+
+def _bytes(column: Any) -> bytes:
+    if not isinstance(column, bytes | memoryview):
+        raise TypeError(f"bytes expected, {type(column).__name__} found")
+    return bytes(column)
+
+
+def _problem(record: Record, parent_checksum: bytes | None, parent_depth: Any) -> str | None:
+    """The first check that `record` fails, or None."""
+    if record.kind == "delta":
+        if parent_checksum is None:
+            return (
+                f"the sequence has a gap: its parent, sequence {record.parent_sequence}, is missing"
+            )
+        if not isinstance(parent_depth, int) or record.depth != parent_depth + 1:
+            return (
+                f"the sequence has a gap: it is delta {record.depth} of its chain, "
+                f"its parent is {parent_depth}"
+            )
+        if not isinstance(record.parent_sequence, int) or record.parent_sequence >= record.sequence:
+            return f"the parent does not match: sequence {record.parent_sequence} is not older"
+    elif record.kind not in ("snapshot", "awaited"):
+        return f"the kind {record.kind!r} is unknown"
+    elif record.parent_sequence is not None or record.depth != 0:
+        return "the parent does not match: a snapshot stands on no other record"
+    try:
+        intact = record.expected_checksum(parent_checksum) == record.checksum
+    except (TypeError, ValueError):
+        intact = False
+    if not intact:
+        return "the record does not match its checksum"
+    if record.state_version > STATE_VERSION or record.state_version < 1:
+        return (
+            f"its state_version is {record.state_version}, this code knows 1 to {STATE_VERSION}: "
+            "update durable_kit"
+        )
+    return None

@@ -1,0 +1,169 @@
+"""Every table of the kit.
+
+Checkpoints are kept as a log, one log for each pair of thread and namespace:
+
+    checkpoint_heads     one row a log: whose it is, where it ends, what it must add up to
+    checkpoints          one row a checkpoint: a snapshot, or a delta on its parent
+    checkpoint_writes    one row for each call of put_writes: what a task wrote before the
+                         super-step's checkpoint existed
+    checkpoint_packs     older rows of checkpoint_writes, many in one row
+    quarantine           rows that failed their checks, moved here by `recover`; never read back
+
+Why a head? A log whose newest record has gone looks exactly like a log that never had it. The
+head counts the records and keeps the XOR of their checksums, so a missing record is noticed
+wherever it stood, and it has a checksum of its own.
+
+Why `thread_key`? Every row and every index entry names its log. Eight bytes of a hash of thread
+and namespace take the place of two texts, need no look-up before the first write, and still find
+the rows when the head is lost.
+
+Migrations are numbered and run inside one transaction under the database's own lock (SQLite's
+write lock, an advisory lock on PostgreSQL): eight processes that start on an empty database make
+one set of tables, and one that dies half way leaves none. Both databases roll back CREATE TABLE.
+"""
+
+from __future__ import annotations
+
+from durable_kit.errors import SchemaMismatch
+from durable_kit.storage.database import Database, Tx
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE checkpoint_heads (
+            thread_key      BIGINT NOT NULL PRIMARY KEY,  -- first 8 bytes of a hash of the next two
+            thread_id       TEXT   NOT NULL,   -- LangGraph's thread (NUL and backslash escaped)
+            namespace       TEXT   NOT NULL,   -- LangGraph's checkpoint_ns, '' for the root graph
+            next_sequence   BIGINT NOT NULL,   -- the number that the next record gets
+            latest_sequence BIGINT NOT NULL,   -- the checkpoint stored last; 0 while there is none
+            records         BIGINT NOT NULL,   -- how many rows of checkpoints belong to this log
+            digest          {blob} NOT NULL,   -- XOR of the checksums of those rows, 32 bytes
+            checksum        {blob} NOT NULL    -- sha256 of this row
+        )
+        """,
+        """
+        CREATE INDEX checkpoint_heads_by_thread ON checkpoint_heads (thread_id)
+        """,
+        """
+        CREATE TABLE checkpoints (
+            thread_key      BIGINT  NOT NULL,  -- the log this record belongs to
+            sequence        BIGINT  NOT NULL,  -- order of writing within the log; never reused
+            checkpoint_id   {blob}  NOT NULL,  -- LangGraph's id, packed (record.pack_id)
+            parent_id       {blob},            -- the parent's id; NULL in a delta (see its parent)
+            parent_sequence BIGINT,            -- the record a delta changes; NULL in a snapshot
+            kind            TEXT    NOT NULL,  -- snapshot, delta, or awaited (writes came first)
+            depth           INTEGER NOT NULL,  -- deltas above the snapshot, itself included
+            state_version   INTEGER NOT NULL,  -- shape of the stored state
+            created_at_us   BIGINT  NOT NULL,  -- when written, UTC; never used for order
+            run_key         BIGINT,            -- first 8 bytes of a hash of the run id, if any
+            writes_count    INTEGER NOT NULL,  -- how many rows checkpoint_writes has of it
+            metadata        {blob}  NOT NULL,  -- encoded (and sealed) metadata
+            body            {blob}  NOT NULL,  -- encoded (and sealed) snapshot or delta
+            checksum        {blob}  NOT NULL,  -- sha256 over the row and the parent's checksum
+            PRIMARY KEY (thread_key, sequence)
+        )
+        """,
+        """
+        CREATE UNIQUE INDEX checkpoints_by_id ON checkpoints (thread_key, checkpoint_id)
+        """,
+        """
+        CREATE INDEX checkpoints_by_run ON checkpoints (run_key) WHERE run_key IS NOT NULL
+        """,
+        """
+        CREATE TABLE checkpoint_writes (
+            thread_key BIGINT  NOT NULL,  -- the log
+            sequence   BIGINT  NOT NULL,  -- the checkpoint these writes start from
+            ordinal    INTEGER NOT NULL,  -- 0, 1, 2 … in order of arrival
+            task_id    {blob}  NOT NULL,  -- LangGraph's task id, packed
+            task_path  {blob}  NOT NULL,  -- LangGraph's task path, packed; gives the order
+            body       {blob}  NOT NULL,  -- encoded (and sealed) writes
+            checksum   {blob}  NOT NULL,  -- sha256 over the row and the previous one's
+            PRIMARY KEY (thread_key, sequence, ordinal)
+        )
+        """,
+        """
+        CREATE TABLE checkpoint_packs (
+            thread_key     BIGINT NOT NULL,  -- the log
+            pack           BIGINT NOT NULL,  -- sequence of the snapshot it was made with
+            first_sequence BIGINT NOT NULL,  -- the oldest checkpoint whose writes are in it
+            last_sequence  BIGINT NOT NULL,  -- the newest
+            body           {blob} NOT NULL,  -- encoded (and sealed) writes, see packs.py
+            checksum       {blob} NOT NULL,  -- sha256 over all of these
+            PRIMARY KEY (thread_key, pack)
+        )
+        """,
+        """
+        CREATE TABLE quarantine (
+            thread_id   TEXT   NOT NULL,  -- whose record it was
+            namespace   TEXT   NOT NULL,
+            source      TEXT   NOT NULL,  -- the table it was taken from
+            sequence    BIGINT NOT NULL,
+            reason      TEXT   NOT NULL,  -- what was wrong with it
+            moved_at_us BIGINT NOT NULL,
+            columns     {blob} NOT NULL   -- the row as it was found, msgpack
+        )
+        """,
+    ),
+)
+
+_LOCK = 0x6475_7261_626C_656B  # "durablek": the advisory lock that migrations take on PostgreSQL
+
+
+def migrate(database: Database) -> None:
+    """Bring the tables up to date. Safe at any moment, from any number of processes.
+
+    Raises `SchemaMismatch` if the database was written by newer code, or says a version that its
+    tables contradict.
+    """
+    with database.read() as tx:
+        version = _version(tx)
+    if version == len(MIGRATIONS):
+        return
+    try:
+        with database.write() as tx:
+            if not tx.is_sqlite:
+                tx.execute("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
+            version = _version(tx)  # another process may have been quicker
+            if version > len(MIGRATIONS):
+                raise SchemaMismatch(
+                    f"{database.url!r} has schema version {version}; this code knows "
+                    f"{len(MIGRATIONS)}. Update durable_kit, or open another database."
+                )
+            if version == 0:
+                tx.execute("CREATE TABLE kit_schema (version INTEGER NOT NULL)")
+                tx.execute("INSERT INTO kit_schema (version) VALUES (0)")
+            blob = "BLOB" if tx.is_sqlite else "BYTEA"
+            for statements in MIGRATIONS[version:]:
+                for statement in statements:
+                    tx.execute(statement.format(blob=blob))
+            tx.execute("UPDATE kit_schema SET version = :version", version=len(MIGRATIONS))
+    except Exception as error:
+        if "already exists" not in str(error):
+            raise
+        raise SchemaMismatch(
+            f"{database.url!r}: the tables of the kit exist, but kit_schema does not say so "
+            f"({error}). Restore the row of kit_schema, or open another database."
+        ) from error
+
+
+def _version(tx: Tx) -> int:
+    """The schema version of this database; 0 if the kit has never been here."""
+    if tx.is_sqlite:
+        known = tx.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'kit_schema'")
+    else:
+        known = tx.row(
+            """
+            SELECT 1
+              FROM pg_tables
+             WHERE schemaname = ANY(current_schemas(false)) AND tablename = 'kit_schema'
+            """
+        )
+    if known is None:
+        return 0
+    found = tx.rows("SELECT version FROM kit_schema")
+    if len(found) != 1 or not isinstance(found[0][0], int) or found[0][0] < 1:
+        raise SchemaMismatch(
+            f"kit_schema must hold one row with the schema version; it holds {found}. "
+            "Somebody changed it by hand: put the right version back, or open another database."
+        )
+    return found[0][0]

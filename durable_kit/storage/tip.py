@@ -1,0 +1,160 @@
+"""What changed since the parent.
+
+A delta needs the parent's state. For a thread that is running, the parent is nearly always the
+checkpoint stored a moment ago, so a log keeps that state in memory: the `Tip`. Nothing depends on
+it being there; a tip that is missing or stale is read again from the chain.
+
+Two ways to find the changes:
+
+- *Exact*: encode the whole new state and compare it with the parent's bytes. Costs encoding the
+  history at every step (natively, so 1,000 small dicts take a fraction of a millisecond), and sees
+  everything, also an earlier item that a node edited in place.
+- *Trusting identity*: items at the start of a list that are the same objects as last time are not
+  looked into. Costs what is new. Blind to edits in place until the next snapshot, which compares
+  exactly, logs a warning naming the value, and stores the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from durable_kit.errors import UnstorableValue
+from durable_kit.storage.delta import Delta, apply, array_header
+from durable_kit.storage.fold import Change
+from durable_kit.storage.image import Image
+from durable_kit.storage.record import ZERO
+
+logger = logging.getLogger(__name__)
+
+
+class StateCodec(Protocol):
+    """The named values of a state to bytes and back.
+
+    A list must become a msgpack array of its items' own encodings, so that a longer list starts
+    with the bytes of a shorter one. `encode` raises `UnstorableValue`, `decode` `UnloadableValue`.
+    """
+
+    def encode(self, name: str, value: Any) -> bytes: ...
+
+    def decode(self, name: str, data: bytes) -> Any: ...
+
+
+@dataclass(slots=True)
+class Tip:
+    """The state of one checkpoint, kept to write the next delta against.
+
+    `delta_bytes`: what the deltas since the last snapshot brought. `sources`: blobs of the
+    checkpoint's pending writes, as (sequence, ordinal, blob): the next delta's new bytes are
+    likely to lie there. `last_write`: the checksum of the newest of them. `objects`: the list
+    items last seen, for trusting identity.
+    """
+
+    sequence: int
+    checkpoint_id: str
+    checksum: bytes
+    depth: int
+    delta_bytes: int
+    image: Image
+    sources: list[tuple[int, int, bytes]] = field(default_factory=list)
+    last_write: bytes = ZERO
+    objects: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The changes that lead from a tip to a new state, and the list items seen on the way."""
+
+    changes: list[Change]
+    objects: dict[str, list[Any]]
+
+    @property
+    def new_bytes(self) -> int:
+        return sum(len(change.delta.new) + 4 for change in self.changes if change.delta)
+
+
+def plan(
+    tip: Tip | None,
+    state: Mapping[str, Any],
+    codec: StateCodec,
+    *,
+    trust_identity: bool,
+) -> Plan:
+    """The changes from `tip` (or from nothing) to `state`.
+
+    Raises `UnstorableValue` with the path of what could not come back equal.
+    """
+    image = tip.image if tip is not None else {}
+    changes: list[Change] = []
+    objects: dict[str, list[Any]] = {}
+    for name, value in state.items():
+        if trust_identity and type(value) is list:
+            objects[name] = value[:]
+            seen = tip.objects.get(name) if tip is not None and name in image else None
+            if seen is not None and _starts_with(value, seen):
+                if len(value) > len(seen):
+                    changes.append(_appended(name, value, len(seen), codec))
+                continue
+        encoded = codec.encode(name, value)
+        before = image.get(name)
+        delta = Delta("set", encoded) if before is None else before.change_to(encoded)
+        if delta is not None:
+            parts = None
+            if delta.op == "append" and delta.items > 1:
+                parts = _parts(name, value[-delta.items :], codec)
+            changes.append(Change(name, delta, parts))
+    changes.extend(Change(name, None) for name in image if name not in state)
+    return Plan(changes, objects)
+
+
+def plan_snapshot(
+    tip: Tip | None, trusting: Plan, state: Mapping[str, Any], codec: StateCodec
+) -> Plan:
+    """The exact changes, where `trusting` was found by identity; says what identity had missed."""
+    exact = plan(tip, state, codec, trust_identity=False)
+    believed = {change.name: change.delta for change in trusting.changes}
+    for change in exact.changes:
+        if change.name in trusting.objects and not _same(tip, change, believed.get(change.name)):
+            logger.warning(
+                "value %r: an item was edited in place since the last snapshot, which "
+                "trust_identity=True did not notice. This snapshot stores the value as it is now; "
+                "checkpoints since the last one hold the older item.",
+                change.name,
+            )
+    return Plan(exact.changes, trusting.objects)
+
+
+def _same(tip: Tip | None, change: Change, believed: Delta | None) -> bool:
+    """Do both deltas lead to the same value? A small list has more than one way to say it."""
+    if change.delta == believed or tip is None or change.delta is None or believed is None:
+        return change.delta == believed
+    before = tip.image[change.name].encoded()
+    return apply(before, change.delta) == apply(before, believed)
+
+
+def _starts_with(value: list[Any], seen: list[Any]) -> bool:
+    return len(value) >= len(seen) and not any(map(operator.is_not, seen, value))
+
+
+def _appended(name: str, value: list[Any], at: int, codec: StateCodec) -> Change:
+    new = value[at:]
+    try:
+        encoded = codec.encode(name, new)
+    except UnstorableValue:
+        codec.encode(name, value)  # raises again, with the item's place in the list
+        raise
+    header = array_header(encoded)
+    assert header is not None
+    delta = Delta("append", encoded[header[1] :], items=len(new))
+    return Change(name, delta, _parts(name, new, codec) if len(new) > 1 else None)
+
+
+def _parts(name: str, items: list[Any], codec: StateCodec) -> Callable[[], list[bytes]]:
+    def parts() -> list[bytes]:
+        encoded = [codec.encode(name, [item]) for item in items]
+        return [one[1:] for one in encoded]  # without the header of a list of one
+
+    return parts
