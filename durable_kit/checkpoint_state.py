@@ -87,7 +87,7 @@ def from_state(checkpoint_id: str, state: Mapping[str, Any]) -> Checkpoint:
             del checkpoint["updated_channels"]
         if next(seen_versions, None) is not None:
             raise ValueError("more versions were seen than there are names")
-    except (KeyError, TypeError, ValueError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, StopIteration) as error:
         raise UnloadableValue(
             class_name="Checkpoint",
             reason=f"the stored values do not form one ({error!r})",
@@ -162,9 +162,9 @@ def _packed_time(text: str) -> int | str:
     """Microseconds since the epoch, where the text can be made from them again."""
     try:
         micros = (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-    except (ValueError, TypeError):
+        return micros if _unpacked_time(micros) == text else text
+    except (ValueError, TypeError, OverflowError):
         return text
-    return micros if _unpacked_time(micros) == text else text
 
 
 def _unpacked_time(packed: int | str) -> str:

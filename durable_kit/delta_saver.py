@@ -35,9 +35,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -49,11 +48,11 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    PendingWrite,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
+from durable_kit import delta_channels
 from durable_kit.checkpoint_state import (
     from_state,
     merged_metadata,
@@ -271,36 +270,10 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """What LangGraph's `DeltaChannel` is rebuilt from: its last stored value, and the writes
         since, oldest first. Reads in stretches from snapshot to snapshot of the log."""
-        writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
-        seeds: dict[str, Any] = {}
         thread_id, namespace = _log_of(config)
-        checkpoint_id = config["configurable"].get("checkpoint_id")
-        if channels and checkpoint_id is None:
-            latest = self._log.read(thread_id, namespace)
-            checkpoint_id = latest.record.checkpoint_id if latest is not None else None
-        if channels and checkpoint_id is not None:
-            remaining = set(channels)
-            decode = self._log.codec.decode
-            lineage = self._log.ancestors(thread_id, namespace, checkpoint_id)
-            next(lineage, None)  # its own writes belong to the next super-step
-            for entry in lineage:
-                for write in reversed(entry.writes):
-                    if write.name[1:] in remaining:
-                        channel = write.name[1:]
-                        value = self._log.codec.decode(write.name, write.encoded)
-                        writes[channel].append((write.task_id, channel, value))
-                for channel in [c for c in remaining if ":" + c in entry.image]:
-                    name = ":" + channel
-                    seeds[channel] = entry.image[name].decode(partial(decode, name))
-                    remaining.discard(channel)
-                if not remaining:
-                    break
-        result: dict[str, DeltaChannelHistory] = {}
-        for channel in channels:
-            result[channel] = {"writes": writes[channel][::-1]}
-            if channel in seeds:
-                result[channel]["seed"] = seeds[channel]
-        return result
+        return delta_channels.history(
+            self._log, thread_id, namespace, config["configurable"].get("checkpoint_id"), channels
+        )
 
     # -- LangGraph's contract: removing and copying --------------------------------------------
 
@@ -496,33 +469,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         return all(value == metadata.get(key) for key, value in filter.items())
 
     def _delta_channel_ancestors(self, kept: Sequence[Entry]) -> set[str]:
-        """Ids of the ancestors that LangGraph's DeltaChannels of `kept` are rebuilt from.
-
-        The metadata counts, for each such channel, the super-steps since its value was stored.
-        """
-        needed: set[str] = set()
-        for entry in kept:
-            record = entry.record
-            counters = self._metadata(record).get("counters_since_delta_snapshot") or {}
-            distance = max((steps for _, steps in counters.values()), default=0)
-            if distance:
-                lineage = self._log.ancestors(
-                    record.thread_id, record.namespace, record.checkpoint_id
-                )
-                needed |= _seed_stretch(lineage, set(counters))
-        return needed
-
-
-def _seed_stretch(lineage: Iterator[Entry], channels: set[str]) -> set[str]:
-    """The ids from a checkpoint's parent up to where every channel has a stored value."""
-    found: set[str] = set()
-    next(lineage, None)
-    for entry in lineage:
-        if not channels:
-            break
-        found.add(entry.record.checkpoint_id)
-        channels = {channel for channel in channels if ":" + channel not in entry.image}
-    return found
+        return delta_channels.needed_ancestors(self._log, kept, self._metadata)
 
 
 def _log_of(config: RunnableConfig) -> tuple[str, str]:

@@ -13,15 +13,16 @@ next*; and reading never answers with something smaller than what was written. C
 that follows, not by the place that raised:
 
     BadInput            change what you passed, nothing was written
-      UnstorableValue     this value could not come back equal; its key path is in ``path``
+      UnstorableValue     this value could not come back equal; its key path is in `path`
     UnloadableValue     bring the code back (or name its new place); the bytes are untouched
-    BrokenChain         the stored history does not hold together; look, then ``recover``
+    BrokenChain         the stored history does not hold together; look, then `recover`
     SchemaMismatch      the tables belong to another release; migrate, or run the newer code
     StorageFull         make room, then run again; the last committed step is still there
+    StorageDamaged      the file is no database any more; restore a backup, or salvage
     StorageBusy         someone else writes; try the same call again later
 
 Left out: errors of the outside world (a refused payment, a lost lease). They live beside the
-mechanism that raises them, under the same root, so that one ``except DurableKitError`` is enough
+mechanism that raises them, under the same root, so that one `except DurableKitError` is enough
 at the top of a program.
 """
 
@@ -54,7 +55,7 @@ class BadInput(DurableKitError, ValueError):
 class UnstorableValue(BadInput):
     """A value that would not come back equal, found before anything was written.
 
-    ``path`` leads to it the way you would type it: ``state['messages'][3].meta['when']``.
+    `path` leads to it the way you would type it: `state['messages'][3].meta['when']`.
     """
 
     def __init__(self, *, path: str, type_name: str, reason: str, remedy: str) -> None:
@@ -68,9 +69,9 @@ class UnstorableValue(BadInput):
 class UnloadableValue(DurableKitError):
     """Stored bytes that cannot become the value they were. The bytes are left as they are.
 
-    ``class_name`` is ``module.qualname`` where a class is missing, else the kind of value that
+    `class_name` is `module.qualname` where a class is missing, else the kind of value that
     was being read. The codec does not know which thread it reads for; a caller that does raises
-    ``error.at("thread t-1, checkpoint 1ef…")`` instead.
+    `error.at("thread t-1, checkpoint 1ef…")` instead.
     """
 
     def __init__(self, *, class_name: str, reason: str, remedy: str, where: str = "") -> None:
@@ -82,7 +83,7 @@ class UnloadableValue(DurableKitError):
         self.where = where
 
     def at(self, where: str) -> UnloadableValue:
-        """The same error with its place in front; raise it ``from`` this one."""
+        """The same error with its place in front; raise it `from` this one."""
         return UnloadableValue(
             class_name=self.class_name, reason=self.reason, remedy=self.remedy, where=where
         )
@@ -91,7 +92,7 @@ class UnloadableValue(DurableKitError):
 class BrokenChain(DurableKitError):
     """A thread's records do not prove the state they should add up to.
 
-    Raised in place of a shorter or older value. ``checkpoint_id`` and ``sequence`` name the first
+    Raised in place of a shorter or older value. `checkpoint_id` and `sequence` name the first
     record that failed; they are None when the record itself is missing.
     """
 
@@ -123,6 +124,10 @@ class SchemaMismatch(DurableKitError):
 
 class StorageFull(DurableKitError):
     """No room left. Nothing is damaged and nothing was deleted: make room and run again."""
+
+
+class StorageDamaged(DurableKitError):
+    """The database file itself cannot be read. Keep a copy; restore a backup, or salvage."""
 
 
 class StorageBusy(DurableKitError):

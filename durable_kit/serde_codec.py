@@ -74,7 +74,7 @@ class ValueCodec(Protocol):
 
     def encode(self, value: Any, *, path: str = ...) -> bytes: ...
 
-    def decode(self, data: bytes) -> Any: ...
+    def decode(self, *parts: bytes | memoryview) -> Any: ...
 
 
 class ChannelCodec:
@@ -91,8 +91,8 @@ class ChannelCodec:
         except UnstorableValue:
             return codec.encode(value, path=path_of(name))  # raises again, with the full path
 
-    def decode(self, name: str, data: bytes) -> Any:
-        return (self._channels if name.startswith(":") else self._plain).decode(data)
+    def decode(self, name: str, *parts: bytes | memoryview) -> Any:
+        return (self._channels if name.startswith(":") else self._plain).decode(*parts)
 
 
 def for_serde(serde: SerializerProtocol) -> tuple[ValueCodec, Seal]:
@@ -118,9 +118,9 @@ class SerdeCodec:
             return pack_array_header(len(items)) + b"".join(items)
         return self._one(value, path)
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, *parts: bytes | memoryview) -> Any:
         """Raises `UnloadableValue` where the serde fails, or gives None for what was not None."""
-        return ormsgpack.unpackb(data, ext_hook=self._load)
+        return ormsgpack.unpackb(b"".join(parts), ext_hook=self._load)
 
     def _one(self, value: Any, path: str) -> bytes:
         try:

@@ -31,7 +31,14 @@ from durable_kit.errors import DurableKitError
 from durable_kit.storage.database import Database, Tx
 from durable_kit.storage.fold import Writer, write_delta, write_snapshot
 from durable_kit.storage.image import Image, full_size, snapshot_size
+from durable_kit.storage.listing import (
+    find_checkpoint,
+    list_checkpoints,
+    prove_absence,
+    prove_awaited,
+)
 from durable_kit.storage.materialize import Entry, Reader, pending
+from durable_kit.storage.namespaces import hold_back
 from durable_kit.storage.packs import PACK_AT_LEAST, take_apart, write_pack
 from durable_kit.storage.record import (
     STATE_VERSION,
@@ -45,13 +52,11 @@ from durable_kit.storage.record import (
     pack_id,
     run_key,
     thread_key,
-    unpack_id,
-    xor,
 )
 from durable_kit.storage.rows import LogRows, Place
 from durable_kit.storage.seal import NoSeal, Seal
 from durable_kit.storage.snapshot_policy import Chain, SnapshotPolicy
-from durable_kit.storage.tip import Plan, Tip, StateCodec, plan, plan_snapshot
+from durable_kit.storage.tip import Plan, StateCodec, Tip, plan, plan_snapshot
 
 _KEPT_TIPS = 64  # how many threads' last states a log keeps in memory
 
@@ -175,8 +180,9 @@ class CheckpointLog:
     def _append(
         self, tx: Tx, draft: _Draft, tip: Tip | None, planned: Plan, state: Mapping[str, Any]
     ) -> tuple[Record, Tip | None]:
+        hold_back(tx, draft.thread_id)
         rows = self.rows(tx, draft.thread_id, draft.namespace)
-        head = rows.head(lock=True) or rows.new_head()
+        head = rows.head() or rows.new_head()
         self._check_parent(rows, head, draft, tip)
         record, new_tip = self._record(rows, draft, head.next_sequence, tip, planned, state)
         if not rows.insert(record):
@@ -189,8 +195,9 @@ class CheckpointLog:
         self, tx: Tx, draft: _Draft, tip: Tip | None, planned: Plan, state: Mapping[str, Any]
     ) -> tuple[Record, Tip | None]:
         """Append where a row with this id is there: its writes came first, or it is put again."""
+        hold_back(tx, draft.thread_id)
         rows = self.rows(tx, draft.thread_id, draft.namespace)
-        head = rows.head(lock=True) or rows.new_head()
+        head = rows.head() or rows.new_head()
         self._check_parent(rows, head, draft, tip)
         existing = rows.find(draft.checkpoint_id).get(draft.checkpoint_id)
         if existing is not None and existing.kind != "awaited":
@@ -209,7 +216,7 @@ class CheckpointLog:
         """Make sure that the parent's row is what the delta was made for."""
         if tip is None:
             if draft.parent_id is not None and head.records and not rows.find(draft.parent_id):
-                self.reader.prove_absence(rows, head, draft.parent_id)
+                prove_absence(rows, head, draft.parent_id)
             return
         checksum, count = rows.at(tip.sequence) or (b"", 0)
         if checksum != tip.checksum:
@@ -336,12 +343,13 @@ class CheckpointLog:
         the writes that ran ahead of them.
         """
         old_sequence, count = awaited.sequence, awaited.writes_count
+        prove_awaited(rows, [old_sequence])
         moved = list(rows.writes([old_sequence], {old_sequence: count}))
         rows.delete([old_sequence])
         previous = ZERO
         for write in moved:
             previous = rows.insert_writes(write._replace(sequence=record.sequence), previous)
-        head = replace(head, records=head.records - 1, digest=xor(head.digest, awaited.checksum))
+        head = head.with_one_less(old_sequence, awaited.checksum)
         return head, replace(record, writes_count=count)
 
     # -- appending writes ----------------------------------------------------------------------
@@ -370,6 +378,7 @@ class CheckpointLog:
         with self._tips_lock:
             tip = self._tips.get(key)
         with self.database.write() as tx:
+            hold_back(tx, thread_id)
             rows = self.rows(tx, thread_id, namespace)
             sequence, count, previous = 0, 0, ZERO
             if tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources:
@@ -394,14 +403,11 @@ class CheckpointLog:
         self._remember_writes(key, sequence, count, blob, checksum)
 
     def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int]:
-        """(sequence, number of write records) of a checkpoint, locked; awaited if not there."""
-        row = rows.lock_record(checkpoint_id)
-        if row is None:
-            head = rows.head(lock=True) or rows.new_head()
-            row = rows.lock_record(checkpoint_id)  # somebody may have been quicker
-            if row is None:
-                return self._await(rows, head, checkpoint_id), 0
-        return row
+        """(sequence, number of write records) of a checkpoint; awaited if it is not there."""
+        found = rows.find(checkpoint_id).get(checkpoint_id)
+        if found is None:
+            return self._await(rows, rows.head() or rows.new_head(), checkpoint_id), 0
+        return found.sequence, found.writes_count
 
     def _await(self, rows: LogRows, head: Head, checkpoint_id: str) -> int:
         record = Record(
@@ -422,14 +428,7 @@ class CheckpointLog:
             checksum=ZERO,
         ).signed(None)
         rows.insert(record)
-        rows.save_head(
-            replace(
-                head,
-                next_sequence=head.next_sequence + 1,
-                records=head.records + 1,
-                digest=xor(head.digest, record.checksum),
-            )
-        )
+        rows.save_head(head.with_one_more(record.sequence, record.checksum))
         return record.sequence
 
     def _not_yet(
@@ -473,10 +472,8 @@ class CheckpointLog:
                 return None
             sequence = head.latest_sequence
             if checkpoint_id is not None:
-                found = rows.find(checkpoint_id).get(checkpoint_id)
-                if found is None:
-                    self.reader.prove_absence(rows, head, checkpoint_id)
-                sequence = found.sequence if found is not None and found.kind != "awaited" else 0
+                found = find_checkpoint(rows, head, checkpoint_id)
+                sequence = found.sequence if found is not None else 0
             if sequence == 0:
                 return None
             return self.reader.entries(rows, [sequence])[sequence]
@@ -501,40 +498,13 @@ class CheckpointLog:
             head = rows.head()
             if head is None:
                 return []
-            chosen = self._chosen(rows, head, checkpoint_id, before, limit, matches)
+            if checkpoint_id is not None:
+                found = find_checkpoint(rows, head, checkpoint_id)
+                chosen = [found.sequence] if found is not None else []
+            else:
+                chosen = list_checkpoints(rows, head, before=before, limit=limit, matches=matches)
             entries = self.reader.entries(rows, sorted(chosen))
         return [entries[sequence] for sequence in chosen]
-
-    def _chosen(
-        self,
-        rows: LogRows,
-        head: Head,
-        checkpoint_id: str | None,
-        before: str | None,
-        limit: int | None,
-        matches: Callable[[Record], bool] | None,
-    ) -> list[int]:
-        where, params = "AND r.kind <> 'awaited'", dict[str, Any]()
-        if checkpoint_id is not None:
-            where += " AND r.checkpoint_id = :id"
-            params["id"] = pack_id(checkpoint_id)
-        if before is not None:
-            found = rows.find(before).get(before)
-            where += " AND r.sequence < :before"
-            params["before"] = found.sequence if found is not None else head.next_sequence
-        order = "ORDER BY r.sequence DESC"
-        if limit is not None and matches is None and (before is None or found is not None):
-            order += f" LIMIT {int(limit)}"
-        found_rows = rows.some(where, order, **params)
-        if before is not None and found is None:  # an id from elsewhere: ids are sorted by time
-            found_rows = [row for row in found_rows if unpack_id(row[1]) < before]
-        if matches is None:
-            chosen = [row[0] for row in found_rows]
-        else:
-            chosen = [row[0] for row in found_rows if matches(rows.record(row))]
-        if checkpoint_id is None and before is None and limit is None:
-            self.reader.prove_count(rows, head)
-        return chosen if limit is None else chosen[:limit]
 
     def ancestors(self, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Entry]:
         """A checkpoint and its ancestors, child before parent, read in stretches of one chain."""
@@ -542,8 +512,9 @@ class CheckpointLog:
         while wanted is not None:
             with self.database.read() as tx:
                 rows = self.rows(tx, thread_id, namespace)
-                found = rows.find(wanted).get(wanted)
-                if found is None or found.kind == "awaited":
+                head = rows.head()
+                found = find_checkpoint(rows, head, wanted) if head is not None else None
+                if found is None:
                     return
                 stretch = sorted(rows.chain([found.sequence]), reverse=True)
                 entries = self.reader.entries(rows, sorted(stretch))
@@ -566,11 +537,8 @@ class CheckpointLog:
             head = rows.head()
             if head is None:
                 return None
-            found = rows.find(draft.parent_id).get(draft.parent_id)
+            found = find_checkpoint(rows, head, draft.parent_id)
             if found is None:
-                self.reader.prove_absence(rows, head, draft.parent_id)
-                return None
-            if found.kind == "awaited":
                 return None
             entry = self.reader.entries(rows, [found.sequence])[found.sequence]
             tip = _tip_from(entry)
@@ -595,13 +563,8 @@ class CheckpointLog:
 
 
 def _with_record(head: Head, record: Record) -> Head:
-    return Head(
-        head.thread_id,
-        head.namespace,
-        next_sequence=record.sequence + 1,
-        latest_sequence=record.sequence,
-        records=head.records + 1,
-        digest=xor(head.digest, record.checksum),
+    return replace(
+        head.with_one_more(record.sequence, record.checksum), latest_sequence=record.sequence
     )
 
 

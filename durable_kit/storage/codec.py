@@ -42,6 +42,7 @@ from typing import Any
 
 from durable_kit.errors import BadInput, UnloadableValue, UnstorableValue
 from durable_kit.storage.codec_classes import (
+    FIRST_NAMED,
     FORMS,
     Adapter,
     Reference,
@@ -55,10 +56,10 @@ from durable_kit.storage.codec_refusals import not_allowed, not_found, refusal_o
 from durable_kit.storage.codec_types import STANDARD, Kind, Refusal
 from durable_kit.storage.codec_write import Search, Writer, refused
 
+__all__ = ["TAG", "Adapter", "Codec"]
+
 TAG = "durable_kit.1"
 """What `dumps_typed` calls these bytes. The number changes if their meaning ever does."""
-
-_FIRST_NAMED = min(FORMS)
 
 ClassName = tuple[str, str]
 
@@ -120,15 +121,17 @@ class Codec:
             refusal = error if isinstance(error, Refusal) else too_deep()
             raise refused(path, value, refusal) from error
 
-    def decode(self, data: bytes | bytearray | memoryview) -> Any:
+    def decode(self, *parts: bytes | bytearray | memoryview) -> Any:
         """The value of bytes made by `encode`. Raises `UnloadableValue`, or returns it exactly.
+
+        Large bytes may come in parts, so that nobody needs to join them first.
 
         Bytes from outside `encode` are safe to try, but check a checksum first: a flipped bit in a
         number is another number.
         """
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise BadInput(f"decode takes the bytes that encode made, not {type(data).__name__}.")
-        return self._reader.read(data)
+        for data in parts:
+            _check_bytes(data)
+        return self._reader.read(*parts)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """`encode` in the shape of LangGraph's SerializerProtocol."""
@@ -154,12 +157,12 @@ class Codec:
     def kind_to_write(self, cls: type) -> Kind:
         """How to store objects of `cls`. Raises `Refusal`."""
         kind = STANDARD.get(cls) or self._writing.get(cls)
-        if kind is not None and kind.tag < _FIRST_NAMED:
+        if kind is not None and kind.tag < FIRST_NAMED:
             return kind
         reference = Reference.of(cls)
         if kind is None:
             kind = self._new_kind(cls, reference)
-        if kind.tag >= _FIRST_NAMED and reference.find() is not cls:
+        if kind.tag >= FIRST_NAMED and reference.find() is not cls:
             raise not_found(reference)
         self._writing[cls] = kind
         return kind
@@ -172,10 +175,10 @@ class Codec:
             kind = pydantic_kind(cls, reference) or class_kind(cls, reference)
             if kind is None:
                 raise refusal_of(cls)
+            if reference.find() is not cls:
+                raise not_found(reference)
             if reference not in self._allowed:
-                raise (
-                    not_found(reference) if reference.find() is not cls else not_allowed(reference)
-                )
+                raise not_allowed(reference)
         return kind
 
     def kind_to_read(self, tag: int, name: str) -> Kind:
@@ -235,3 +238,8 @@ def _gone(reference: Reference, reason: str) -> UnloadableValue:
         remedy="Bring the class back, or name its new place: "
         f"Codec(aliases={{({reference.module!r}, {reference.qualname!r}): NewClass}}).",
     )
+
+
+def _check_bytes(data: object) -> None:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise BadInput(f"decode takes the bytes that encode made, not {type(data).__name__}.")

@@ -29,15 +29,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from durable_kit.errors import UnloadableValue
 from durable_kit.storage.codec_types import Kind, Part, Refusal
 
 ENUM, FLAG, DATACLASS, NAMED_TUPLE, PYDANTIC, ADAPTED = range(64, 70)
+FIRST_NAMED = ENUM  # from here on, the state begins with the name of a class
 
 FORMS = {
     ENUM: "an enum member",
@@ -76,13 +79,11 @@ class Reference(NamedTuple):
 
     def find(self) -> object:
         """What the name stands for now, or None. Looks only at modules already imported."""
-        module = sys.modules.get(self.module)
-        if module is None:
-            return None
-        if self.qualname in vars(module):  # also Page[Order], whose brackets may hold dots
-            found: object = vars(module)[self.qualname]
-            return found
-        found = module
+        found: object = sys.modules.get(self.module)
+        names = getattr(found, "__dict__", {})
+        if self.qualname in names:  # also Page[Order], whose brackets may hold dots
+            whole: object = names[self.qualname]
+            return whole
         for name in self.qualname.split("."):
             found = getattr(found, name, None)
         return found
@@ -108,9 +109,10 @@ def _enum_kind(cls: type[enum.Enum], reference: Reference) -> Kind:
     text = reference.text
 
     def to_state(value: enum.Enum) -> list[Any]:
-        if cls.__members__.get(value.name) is not value:
+        name = value._name_  # .name and .value may be properties of the enum's own
+        if cls.__members__.get(name) is not value:
             raise Refusal("it is not one of the members of its enum", "Store its value instead.")
-        return [text, value.name]
+        return [text, name]
 
     def from_state(state: list[Any]) -> enum.Enum:
         name = state[1]
@@ -130,7 +132,7 @@ def _flag_kind(cls: type[enum.Flag], reference: Reference) -> Kind:
 
     def from_state(state: list[Any]) -> enum.Flag:
         value = cls(state[1])
-        if value.value != state[1]:
+        if value._value_ != state[1]:
             raise UnloadableValue(
                 class_name=reference.dotted,
                 reason=f"it no longer keeps all bits of {state[1]}",
@@ -138,7 +140,7 @@ def _flag_kind(cls: type[enum.Flag], reference: Reference) -> Kind:
             )
         return value
 
-    return Kind(FLAG, cls, list, lambda value: [text, value.value], from_state)
+    return Kind(FLAG, cls, list, lambda value: [text, value._value_], from_state)
 
 
 # -------------------------------------------------------------------------------- plain fields
@@ -155,13 +157,17 @@ def slots_of(cls: type) -> dict[str, types.MemberDescriptorType]:
 
 def _check_layout(cls: type) -> None:
     """Refuse a class that keeps data where neither `__dict__` nor a slot shows it."""
-    for base in cls.__mro__[:-1]:
-        written_in_python = base.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
-        if not written_in_python:
-            raise Refusal(
-                f"it is built on {base.__name__}, whose own content is not among its fields",
-                f"Keep the {base.__name__} in a field, or give the codec an Adapter for the class.",
-            )
+    slots = sum(
+        isinstance(x, types.MemberDescriptorType) for c in cls.__mro__ for x in vars(c).values()
+    )
+    shown = object.__basicsize__ + (slots + 2) * struct.calcsize("P")  # 2: __dict__, __weakref__
+    native = [base for base in cls.__mro__[:-1] if not base.__flags__ & (1 << 9)]  # no heap type
+    if native or cls.__basicsize__ > shown or cls.__itemsize__:
+        base = next((b for b in cls.__mro__ if b.__module__ in sys.stdlib_module_names), cls)
+        raise Refusal(
+            f"it is built on {base.__name__}, whose own content is not among its fields",
+            f"Keep the {base.__name__} in a field, or give the codec an Adapter for the class.",
+        )
 
 
 def missing_field(reference: Reference, name: str) -> UnloadableValue:
@@ -184,9 +190,13 @@ def _dataclass_kind(cls: type, reference: Reference) -> Kind:
 
     def attributes(value: Any) -> dict[str, Any]:
         if not slots:
-            return vars(value)
-        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-        return held | getattr(value, "__dict__", {})
+            whole: dict[str, Any] = value.__dict__
+            return whole
+        held = dict(getattr(value, "__dict__", {}))
+        for name, slot in slots.items():
+            with suppress(AttributeError):  # a slot may be empty
+                held[name] = slot.__get__(value)
+        return held
 
     def to_state(value: Any) -> list[Any]:
         held = attributes(value)
@@ -204,7 +214,7 @@ def _dataclass_kind(cls: type, reference: Reference) -> Kind:
                     held[name] = field.default_factory()
                 else:
                     raise missing_field(reference, name)
-        value = object.__new__(cls)
+        value: Any = object.__new__(cls)
         if not slots:
             object.__setattr__(value, "__dict__", held)
             return value

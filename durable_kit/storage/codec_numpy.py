@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from durable_kit.storage.codec_types import Kind, Refusal
 
@@ -55,7 +55,7 @@ def _describe(dtype: np.dtype[Any]) -> Any:
         raise Refusal(
             "the width of longdouble differs between platforms", "Use float64 or complex128."
         )
-    description = str(dtype.str) if dtype.names is None else dtype_to_descr(dtype)
+    description: Any = str(dtype.str) if dtype.names is None else dtype_to_descr(dtype)
     if dtype.metadata is not None or not _says_all(dtype, descr_to_dtype(description)):
         raise Refusal(
             f"dtype {dtype!r} says more than its description can keep",
@@ -80,7 +80,7 @@ def _dtype(description: Any) -> np.dtype[Any]:
 def _array_state(value: np.ndarray[Any, Any]) -> list[Any]:
     description = _describe(value.dtype)
     flags = value.flags
-    order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+    order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
     if value.dtype.names is not None:
         value = _without_padding(value)
     raw = value.tobytes(order)
@@ -117,7 +117,7 @@ def _scalar_state(value: np.generic) -> list[Any]:
     import numpy
 
     if isinstance(value, numpy.str_):
-        return ["str_", str(value)]
+        return ["str_", "".join(value)]  # str() would stop at a trailing NUL
     if isinstance(value, numpy.bytes_):
         return ["bytes_", bytes(value)]
     description = _describe(value.dtype)
@@ -145,5 +145,8 @@ def _scalar(state: list[Any]) -> Any:
     return numpy.frombuffer(raw, dtype).copy()[0] if raw else numpy.zeros((), dtype)[()]
 
 
-ARRAY_KIND = Kind(ARRAY, object, list, _array_state, _array)
-SCALAR_KIND = Kind(SCALAR, object, list, _scalar_state, _scalar)
+# For reading, without numpy: the class is only a name for an error.
+ARRAY_KIND = Kind(ARRAY, type("ndarray", (), {"__module__": "numpy"}), list, _array_state, _array)
+SCALAR_KIND = Kind(
+    SCALAR, type("generic", (), {"__module__": "numpy"}), list, _scalar_state, _scalar
+)

@@ -25,7 +25,7 @@ from typing import Any
 import ormsgpack
 
 from durable_kit.errors import UnloadableValue
-from durable_kit.storage.codec_classes import FORMS
+from durable_kit.storage.codec_classes import FIRST_NAMED, FORMS
 from durable_kit.storage.codec_numpy import ARRAY, ARRAY_KIND, SCALAR, SCALAR_KIND
 from durable_kit.storage.codec_types import STANDARD, Kind
 from durable_kit.storage.codec_write import note_interrupt, raise_interrupt
@@ -37,7 +37,6 @@ Hook = Callable[[int, bytes], Any]
 
 _BY_TAG: dict[int, Kind] = {kind.tag: kind for kind in STANDARD.values()}
 _BY_TAG |= {ARRAY: ARRAY_KIND, SCALAR: SCALAR_KIND}
-_FIRST_NAMED = min(FORMS)
 _NATIVE_DEPTH = 3
 _HOLDERS = frozenset((tuple, list, dict))
 
@@ -62,10 +61,10 @@ class Reader:
         for _ in range(_NATIVE_DEPTH + 1):
             self.hook = self._hook_around(self.hook)
 
-    def read(self, data: bytes | bytearray | memoryview) -> Any:
-        """The value of whole bytes. Raises `UnloadableValue`."""
+    def read(self, *parts: bytes | bytearray | memoryview) -> Any:
+        """The value of whole bytes, given in parts. Raises `UnloadableValue`."""
         self.kinds.clear()
-        framed = b"".join((_PAIR, data, _MARK_BYTES))
+        framed = b"".join((_PAIR, *parts, _MARK_BYTES))
         try:
             pair = unpackb(framed, ext_hook=self.hook)
         except ValueError:
@@ -87,7 +86,7 @@ class Reader:
                 if inner is None:
                     return self.built(tag, data)
                 state = unpackb(data, ext_hook=inner)
-                if tag < _FIRST_NAMED:
+                if tag < FIRST_NAMED:
                     kind = _BY_TAG[tag]
                 else:
                     kind = kinds.get(state[0]) or self._kind_of(tag, state[0])
@@ -104,8 +103,10 @@ class Reader:
         """The object of an extension, without native calls inside native calls."""
         name = f"extension {tag}"
         try:
+            if tag not in _BY_TAG and tag not in FORMS:
+                raise ValueError("it is not known to this release of the kit")
             state = self.resolved(unpackb(data, ext_hook=_raw))
-            if tag < _FIRST_NAMED:
+            if tag < FIRST_NAMED:
                 kind = _BY_TAG[tag]
                 name = f"{kind.cls.__module__}.{kind.cls.__qualname__}"
             else:

@@ -272,7 +272,14 @@ def _uuid(state: list[Any]) -> UUID:
 
 
 def _pattern_state(value: re.Pattern[Any]) -> list[Any]:
+    if value.flags & re.DEBUG:
+        raise Refusal("a pattern with re.DEBUG prints when it is loaded", "Compile it without.")
     return [value.pattern, value.flags]
+
+
+def _pattern(state: list[Any]) -> re.Pattern[Any]:
+    pattern, flags = state
+    return re.compile(pattern, flags & ~re.DEBUG)
 
 
 _KINDS = [
@@ -305,7 +312,7 @@ _KINDS = [
     Kind(22, ZoneInfo, str, _zoneinfo_key, ZoneInfo),
     # Names and places.
     Kind(23, UUID, list, _uuid_state, _uuid),
-    Kind(24, re.Pattern, list, _pattern_state, _spread(re.compile)),
+    Kind(24, re.Pattern, list, _pattern_state, _pattern),
     Kind(25, pathlib.PurePosixPath, str, str, pathlib.PurePosixPath),
     Kind(26, pathlib.PureWindowsPath, str, str, pathlib.PureWindowsPath),
     Kind(27, pathlib.PosixPath, str, str, _local_path(pathlib.PosixPath)),

@@ -157,7 +157,12 @@ class Writer:
         return data
 
     def _kind_of(self, value: Any) -> Way:
-        kind = self.kind_to_write(type(value))
+        try:
+            kind = self.kind_to_write(type(value))
+        except (Refusal, RecursionError):
+            raise
+        except Exception as error:  # a class that does not even let itself be looked at
+            raise gave_an_error(error) from error
         way = self.kinds[type(value)] = (kind.tag, kind.to_state, kind.unordered)
         return way
 
@@ -168,7 +173,7 @@ class Search:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.level = 0
-        self.reported: dict[int, Any] = {}  # keeps the objects, so that no id is used twice
+        self.opened: dict[int, Any] = {}  # keeps the objects, so that no id is used twice
 
     def below(self, value: Any, path: str) -> Iterator[UnstorableValue]:
         """A refusal for each innermost part of `value` that cannot be stored."""
@@ -179,16 +184,16 @@ class Search:
             reason = too_deep()
         except Refusal as error:
             reason = error
-        self.reported[id(value)] = value
         if reason.depth:
             loops = list(self._loops(value, path))
-            if loops or self.level > 6:
+            if loops or self.level > 3:
                 yield from loops or [refused(path, value, reason)]
                 return
+        self.opened[id(value)] = value
         self.level += 1
         blamed = False
         for suffix, part in self._parts(value):
-            if id(part) in self.reported:
+            if id(part) in self.opened:  # its parts have been named once
                 blamed = True
                 continue
             for refusal in self.below(part, path + suffix):
@@ -196,6 +201,7 @@ class Search:
                 yield refusal
         self.level -= 1
         if not blamed:
+            del self.opened[id(value)]
             yield refused(path, value, reason)
 
     def _loops(self, value: Any, path: str) -> Iterator[UnstorableValue]:

@@ -43,7 +43,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from durable_kit.errors import BadInput, StorageBusy, StorageFull
+from durable_kit.errors import BadInput, StorageBusy, StorageDamaged, StorageFull
 
 # SQLAlchemy loads a good part of itself when the first engine is made: do that now, not in the
 # middle of the first open.
@@ -53,7 +53,8 @@ _INHERITED: list[Any] = []  # connections of a parent process: kept so that noth
 _OPEN: WeakSet[Database] = WeakSet()  # the SQLite databases of this process
 _FORKING: list[Database] = []  # those whose write lock is held while it forks
 _A_DAY_S = 86_400
-_UNUSABLE = ("file is not a database", "unable to open database file", "readonly database")
+_DAMAGED = ("disk image is malformed", "malformed database schema", "not a database")
+_UNUSABLE = ("unable to open database file", "readonly database")
 
 
 class Tx:
@@ -74,6 +75,12 @@ class Tx:
     @property
     def is_sqlite(self) -> bool:
         return self._database.is_sqlite
+
+    @property
+    def integrity_error(self) -> type[Exception]:
+        """What the driver raises for a second row with the same key."""
+        error: type[Exception] = self._database._engine.dialect.loaded_dbapi.IntegrityError
+        return error
 
     def execute(self, sql: str, **params: Any) -> Any:
         """Run one statement with `:name` parameters; returns the driver's cursor."""
@@ -327,11 +334,16 @@ class Database:
 
     def _on_sqlite_connect(self, connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the kit says BEGIN itself
+        connection.text_factory = _text  # a damaged text is for the checksums to notice
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
         # Must come before the first table: later it would need a VACUUM. And only then: it takes
         # the write lock and rewrites the header, also where it changes nothing.
-        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:
+        try:
+            empty = cursor.execute("PRAGMA page_count").fetchone()[0] == 0
+        except UnicodeDecodeError as error:  # of a message that quotes the damaged schema
+            raise self._damaged("its schema is not text") from error
+        if empty:
             cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
         tries_left = self._busy_timeout_s / 0.02
         while True:
@@ -360,6 +372,12 @@ class Database:
             self._translate(error)
             raise
 
+    def _damaged(self, reason: str) -> StorageDamaged:
+        return StorageDamaged(
+            f"{self.url!r}: the file itself is damaged ({reason}). Keep a copy of it, and restore a "
+            "backup, or save what can be read with the .recover command of SQLite's own shell."
+        )
+
     def _translate(self, error: BaseException) -> None:
         """Raise the kit's own error for the two failures that call for different acts."""
         # From SQLAlchemy (connect, commit) or from the driver itself (our statements).
@@ -371,6 +389,13 @@ class Database:
                     f"{self.url!r}: no space left ({reason}). Nothing of this transaction was "
                     "stored. Make room (free disk space, prune old threads), then try again."
                 ) from error
+            if type(cause).__name__ in ("DeadlockDetected", "SerializationFailure"):
+                raise StorageBusy(
+                    f"{self.url!r}: another transaction was in the way ({reason}). Nothing was "
+                    "stored; try again."
+                ) from error
+            if any(text in reason for text in _DAMAGED):
+                raise self._damaged(reason) from error
             if "database is locked" in reason or "database table is locked" in reason:
                 raise StorageBusy(
                     f"{self.url!r}: another process held the write lock for more than "
@@ -383,6 +408,10 @@ class Database:
 def _for_psycopg(sql: str) -> str:
     """`:name` as psycopg writes it, `%(name)s`; `::` (a cast) stays."""
     return re.sub(r"(?<![:\w]):([a-z_]\w*)", r"%(\1)s", sql.replace("%", "%%"))
+
+
+def _text(column: bytes) -> str:
+    return column.decode("utf-8", "surrogateescape")
 
 
 def _on_sqlite_begin(connection: sa.Connection) -> None:

@@ -25,7 +25,7 @@ from durable_kit.storage.runs import BODY, LOST, Address, Runs
 
 _OPS: tuple[Op, ...] = ("set", "append", "text", "patch", "splice")
 _SHAPES: tuple[Shape, ...] = ("list", "text", "whole")
-_REMOVED = -1
+_SET, _REMOVED = 0, -1  # a set is the first of _OPS; a removal has no delta
 
 Header = list[Any]
 Blobs = Mapping[tuple[int, int], bytes | memoryview]
@@ -122,7 +122,7 @@ def write_snapshot(image: Image, writer: Writer, *, self_contained: bool) -> Hea
                 runs.extend(writer.place(body[runs.length : runs.length + run.length]))
             else:
                 runs.add(run)
-        if runs.length < value.length or not value.length:
+        if runs.length < value.length:
             runs.extend(writer.place(body[runs.length :]))
         value.relocate(runs)
         header.append([name, _SHAPES.index(value.shape), value.items, runs.pack(writer.sequence)])
@@ -144,15 +144,20 @@ def read_delta(image: Image, header: Header, blob: bytes, sequence: int, blobs: 
     reader = _Reader(blob, sequence, blobs)
     names = list(image)
     result = dict(image)
-    for key, op, *rest in header:
-        name = names[key] if isinstance(key, int) else key
-        if op == _REMOVED:
-            del result[name]
-            continue
-        new, runs = reader.bytes_at(rest[0])
-        delta = Delta(_OPS[op], new, *rest[1:])
-        before = result.get(name)
-        result[name] = Value.set_to(new, runs) if before is None else before.after(delta, runs)
+    try:
+        for key, op, *rest in header:
+            name = names[key] if isinstance(key, int) else key
+            if op == _REMOVED:
+                del result[name]
+                continue
+            found, runs = reader.bytes_at(rest[0])
+            new = bytes(found)
+            if op == _SET:
+                result[name] = Value.set_to(new, runs)
+            else:
+                result[name] = result[name].after(Delta(_OPS[op], new, *rest[1:]), runs)
+    except LookupError as error:
+        raise BrokenDelta("it changes a value that the state before it does not have") from error
     return result
 
 
@@ -183,7 +188,7 @@ class _Reader:
     blobs: Blobs
     at: int = 0
 
-    def bytes_at(self, packed: int | list[int]) -> tuple[bytes, Runs]:
+    def bytes_at(self, packed: int | list[int]) -> tuple[bytes | bytearray, Runs]:
         """The bytes that a header says, and where they lie."""
         runs = Runs.unpack(packed, self.sequence, self.at)
         if isinstance(packed, int):
@@ -200,9 +205,10 @@ class _Reader:
                 where = f"record {sequence}" + (f", write {ordinal}" if ordinal != BODY else "")
                 raise BrokenDelta(f"its bytes should lie in {where}, which is missing")
             parts.append(source[start : start + length])
-        return self._checked(b"".join(parts), runs)
+        # Joined into a bytearray at once: a list that grows on top of it need not be copied.
+        return self._checked(bytearray().join(parts), runs)
 
-    def _checked(self, found: bytes, runs: Runs) -> tuple[bytes, Runs]:
+    def _checked(self, found: bytes | bytearray, runs: Runs) -> tuple[bytes | bytearray, Runs]:
         if len(found) != runs.length:
             raise BrokenDelta(f"{runs.length} bytes were to be found, {len(found)} were")
         return found, runs

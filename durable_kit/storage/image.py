@@ -76,7 +76,9 @@ class Value:
         return cls.of(encoded, runs.rest(header[1]) if runs and header else runs)
 
     @classmethod
-    def from_body(cls, shape: Shape, body: bytes, items: int, runs: Runs | None = None) -> Value:
+    def from_body(
+        cls, shape: Shape, body: bytes | bytearray, items: int, runs: Runs | None = None
+    ) -> Value:
         buffer = _Buffer(body, runs or Runs())
         return cls(shape, buffer, len(body), items)
 
@@ -196,17 +198,15 @@ class Value:
 
     # -- objects -------------------------------------------------------------------------------
 
-    def decode(self, decode: Callable[[bytes], Any]) -> Any:
+    def decode(self, decode: Callable[..., Any]) -> Any:
         """The Python value. Views of one buffer share the objects of the items they share."""
         if self.shape != "list":
             return decode(self.encoded())
         buffer = self._buffer
         if buffer.objects_bytes < self.length:
             missing = self.items - len(buffer.objects)
-            new = pack_array_header(missing) + bytes(
-                buffer.body[buffer.objects_bytes : self.length]
-            )
-            buffer.objects.extend(decode(new))
+            with memoryview(buffer.body) as body, body[buffer.objects_bytes : self.length] as new:
+                buffer.objects.extend(decode(pack_array_header(missing), new))
             buffer.objects_bytes = self.length
         return buffer.objects[: self.items]
 

@@ -5,15 +5,13 @@ every record, collects the addresses that the records point to, fetches those bl
 statement), checks them too, and folds. The first failure raises `BrokenChain`. There is no
 "best effort": a shorter list or an older value looks like a state and is a lie.
 
-A question that needs more care is "there is no such checkpoint". A record whose id was damaged
-looks the same as one that was never stored, so before the log answers *no* it proves that all
-records it ever counted are there and intact (`prove_absence`).
+Which checkpoints there are at all is another question; see `listing`.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,14 +22,12 @@ from durable_kit.storage.fold import addresses, brought, read_delta, read_snapsh
 from durable_kit.storage.image import Image
 from durable_kit.storage.record import (
     ZERO,
-    Head,
     Record,
     WriteRecord,
     blob_of,
     header_of,
     unpack_id,
     view_of_blob,
-    xor,
 )
 from durable_kit.storage.rows import LogRows
 from durable_kit.storage.runs import BODY, PACK
@@ -148,30 +144,6 @@ class Reader:
         found = list(rows.writes([sequence], {sequence: count}))
         blobs = [(sequence, write.ordinal, blob_of(write.body)) for write in found]
         return blobs, found[-1].checksum if found else ZERO
-
-    def prove_absence(self, rows: LogRows, head: Head, checkpoint_id: str) -> None:
-        """Make sure that `checkpoint_id` was really never stored, or was removed in order.
-
-        Reads the whole log. Raises `BrokenChain` if any record is missing or damaged.
-        """
-        digest, count = ZERO, 0
-        for row in rows.some():
-            digest = xor(digest, rows.record(row).checksum)
-            count += 1
-        if count != head.records or digest != head.digest:
-            rows.broken(
-                f"the log counts {head.records} records, {count} are there"
-                if count != head.records
-                else "the records do not add up to the head's digest",
-                checkpoint_id=checkpoint_id,
-            )
-
-    def prove_count(self, rows: LogRows, head: Head) -> None:
-        """Make sure that no record has gone missing. Raises `BrokenChain`."""
-        row = rows.tx.row("SELECT count(*) FROM checkpoints WHERE thread_key = :key", key=rows.key)
-        count = row[0] if row is not None else 0
-        if count != head.records:
-            rows.broken(f"the log counts {head.records} records, {count} are there")
 
     def _unpacked(self, rows: LogRows, record: Record) -> tuple[list[Any], bytes]:
         if record.kind == "awaited":

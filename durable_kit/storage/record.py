@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -146,6 +146,8 @@ class Head:
     next_sequence: int
     latest_sequence: int
     records: int
+    sequence_sum: int
+    namespaces: int
     digest: bytes
 
     @property
@@ -157,8 +159,29 @@ class Head:
                 self.next_sequence,
                 self.latest_sequence,
                 self.records,
+                self.sequence_sum,
+                self.namespaces,
                 self.digest,
             )
+        )
+
+    def with_one_more(self, sequence: int, checksum: bytes) -> Head:
+        """The head after one more record, the highest so far."""
+        return replace(
+            self,
+            next_sequence=sequence + 1,
+            records=self.records + 1,
+            sequence_sum=self.sequence_sum + sequence,
+            digest=xor(self.digest, checksum),
+        )
+
+    def with_one_less(self, sequence: int, checksum: bytes) -> Head:
+        """The head after one record has gone."""
+        return replace(
+            self,
+            records=self.records - 1,
+            sequence_sum=self.sequence_sum - sequence,
+            digest=xor(self.digest, checksum),
         )
 
 

@@ -17,14 +17,15 @@ those steps did to the outside world.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ormsgpack
 
 from durable_kit.storage.database import Tx
-from durable_kit.storage.record import escape_text, thread_key, unescape_text
+from durable_kit.storage.namespaces import hold_back, look
+from durable_kit.storage.record import escape_text
 from durable_kit.storage.rows import LogRows
 from durable_kit.storage.survey import Problem, Survey, digest_of
 
@@ -68,10 +69,11 @@ def verify(log: CheckpointLog, thread_id: str) -> Verification:
 
     Reads the whole thread. Raises nothing for damage.
     """
-    problems: list[Problem] = []
     records = 0
     with log.database.read() as tx:
-        for rows in _logs(log, tx, thread_id):
+        found = look(log, tx, thread_id)
+        problems = [Problem("", None, None, problem) for problem in found.problems]
+        for rows in found.logs:
             survey = Survey(log.reader, rows)
             records += survey.count
             problems += survey.problems
@@ -84,111 +86,146 @@ def recover(log: CheckpointLog, thread_id: str) -> Recovery:
     One transaction: a kill leaves the thread as damaged as it was. A thread without damage is
     left alone.
     """
-    problems: list[Problem] = []
     kept: str | None = None
-    lost_steps = lost_writes = lost_bytes = 0
+    lost = _Lost()
     with log.database.write() as tx:
-        for rows in _logs(log, tx, thread_id):
+        hold_back(tx, thread_id)
+        found = look(log, tx, thread_id)
+        problems = [Problem("", None, None, problem) for problem in found.problems]
+        removal = _Removal(tx, thread_id, log.clock.now_us())
+        for rows in found.logs:
             survey = Survey(log.reader, rows)
             problems += survey.problems
             if survey.problems:
-                mended = _mend(log, rows, survey)
-                lost_steps += mended[0]
-                lost_writes += mended[1]
-                lost_bytes += mended[2]
-            head = rows.head()
-            if head is not None and head.latest_sequence and not rows.namespace:
-                kept = rows.chain([head.latest_sequence])[head.latest_sequence].checkpoint_id
+                _mend(rows, survey, removal, lost)
             log.forget(rows.key)
-    return Recovery(thread_id, kept, lost_steps, lost_writes, lost_bytes, problems)
+        for key in found.strays:
+            removal.of_head(key, "it stands under a key that is not its own")
+        if found.lost:
+            lost.steps += removal.of_log(found.lost, "its head is gone, and with it its namespace")
+            log.forget(found.lost)
+        if problems and found.logs:
+            root = found.logs[0]
+            _settle_namespaces(root, found.logs[1:])
+        for rows in found.logs[:1]:
+            head = rows.head()
+            if head is not None and head.latest_sequence:
+                kept = rows.chain([head.latest_sequence])[head.latest_sequence].checkpoint_id
+        lost.bytes = removal.bytes
+    return Recovery(thread_id, kept, lost.steps, lost.writes, lost.bytes, problems)
 
 
-def _mend(log: CheckpointLog, rows: LogRows, survey: Survey) -> tuple[int, int, int]:
-    """Quarantine what is bad and settle the head. Returns lost steps, writes and bytes."""
-    now_us = log.clock.now_us()
+@dataclass(slots=True)
+class _Lost:
+    steps: int = 0
+    writes: int = 0
+    bytes: int = 0
+
+
+def _mend(rows: LogRows, survey: Survey, removal: _Removal, lost: _Lost) -> None:
+    """Quarantine what is bad in one log, and let its head say what is left."""
     reasons = {p.sequence: p.found for p in survey.problems if p.sequence is not None}
-    lost_bytes = 0
-    for sequence, row in survey.bad.items():
+    for sequence in survey.bad:
         reason = reasons.get(sequence, "it leans on a record that is bad")
-        lost_bytes += _quarantine(rows, "checkpoints", sequence, reason, now_us, list(row[:13]))
+        removal.of_row("checkpoints", rows.key, {"sequence": sequence}, reason)
     for write in survey.bad_writes:
         reason = reasons.get(write.sequence, "its checkpoint is bad")
-        lost_bytes += _quarantine(
-            rows, "checkpoint_writes", write.sequence, reason, now_us, list(write)
-        )
-        rows.tx.execute(
-            "DELETE FROM checkpoint_writes WHERE thread_key = :key AND sequence = :sequence "
-            "AND ordinal = :ordinal",
-            key=rows.key,
-            sequence=write.sequence,
-            ordinal=write.ordinal,
-        )
+        place = {"sequence": write.sequence, "ordinal": write.ordinal}
+        removal.of_row("checkpoint_writes", rows.key, place, reason)
     for pack in survey.bad_packs:
         reason = reasons.get(pack.pack, "it cannot be read")
-        lost_bytes += _quarantine(rows, "checkpoint_packs", pack.pack, reason, now_us, list(pack))
-    rows.delete_packs([pack.pack for pack in survey.bad_packs])
-    if survey.bad:
-        rows.delete(sorted(survey.bad))
-    lost_writes = 0
+        removal.of_row("checkpoint_packs", rows.key, {"pack": pack.pack}, reason)
     for sequence, record in survey.good.items():
         left = survey.intact.get(sequence, 0)
         if left != record.writes_count:
-            lost_writes += max(record.writes_count - left, 0)
+            lost.writes += max(record.writes_count - left, 0)
             rows.count_writes(sequence, left)
-    real = [n for n, record in survey.good.items() if record.kind != "awaited"]
-    missing = max((survey.head.records if survey.head else 0) - survey.count, 0)
+    # An awaited record is no step; its writes are lost, and were counted as bytes.
+    lost.steps += sum(1 for row in survey.bad.values() if row[4] != "awaited")
+    head = survey.head
+    if head is not None:
+        lost.steps += max(head.records - survey.count, 0)
+    else:
+        removal.of_head(rows.key, "it does not match its checksum")
+        head = rows.new_head()
     used = [n for n in (*survey.good, *survey.bad) if isinstance(n, int)]
-    next_sequence = max(survey.head.next_sequence if survey.head else 1, max(used, default=0) + 1)
-    rows.tx.execute("DELETE FROM checkpoint_heads WHERE thread_key = :key", key=rows.key)
-    head = rows.new_head()
     rows.save_head(
         replace(
             head,
-            next_sequence=next_sequence,
-            latest_sequence=max(real, default=0),
+            next_sequence=max(head.next_sequence, max(used, default=0) + 1),
+            latest_sequence=max(
+                (n for n, record in survey.good.items() if record.kind != "awaited"), default=0
+            ),
             records=len(survey.good),
+            sequence_sum=sum(survey.good),
             digest=digest_of(survey.good.values()),
         )
     )
-    return len(survey.bad) + missing, lost_writes, lost_bytes
 
 
-def _quarantine(
-    rows: LogRows, source: str, sequence: int, reason: str, now_us: int, columns: list[Any]
-) -> int:
-    packed = ormsgpack.packb(columns, default=str)
-    rows.tx.execute(
-        """
-        INSERT INTO quarantine (thread_id, namespace, source, sequence, reason, moved_at_us, columns)
-        VALUES (:thread_id, :namespace, :source, :sequence, :reason, :moved_at_us, :columns)
-        """,
-        thread_id=escape_text(rows.thread_id),
-        namespace=escape_text(rows.namespace),
-        source=source,
-        sequence=sequence,
-        reason=reason,
-        moved_at_us=now_us,
-        columns=packed,
-    )
-    return len(packed)
+def _settle_namespaces(root: LogRows, others: Sequence[LogRows]) -> None:
+    """Let the root's head vouch for the heads that are there."""
+    head = root.head() or root.new_head()
+    namespaces = 0
+    for rows in others:
+        namespaces ^= rows.key
+    root.save_head(replace(head, namespaces=namespaces))
 
 
-def _logs(log: CheckpointLog, tx: Tx, thread_id: str) -> Iterator[LogRows]:
-    """The logs of a thread, found also where heads are damaged."""
-    seen: set[str] = set()
-    for row in tx.rows(
-        """
-        SELECT thread_key, thread_id, namespace, next_sequence, latest_sequence, records, digest
-          FROM checkpoint_heads
-         WHERE thread_id = :thread_id
-         ORDER BY namespace
-        """,
-        thread_id=escape_text(thread_id),
-    ):
-        namespace = unescape_text(row[2]) if isinstance(row[2], str) else ""
-        seen.add(namespace)
-        yield log.rows(tx, thread_id, namespace)
-    if "" not in seen:
-        key = thread_key(thread_id, "")
-        if tx.row("SELECT 1 FROM checkpoints WHERE thread_key = :key LIMIT 1", key=key):
-            yield log.rows(tx, thread_id, "")
+@dataclass(slots=True)
+class _Removal:
+    """Moves rows to quarantine as they are, whatever their columns hold."""
+
+    tx: Tx
+    thread_id: str
+    now_us: int
+    bytes: int = 0
+
+    def of_row(self, table: str, key: int, place: Mapping[str, Any], reason: str) -> None:
+        """Move the row of `table` at `place`, a column and its value for each part of the key."""
+        # A damaged place may be of any type, or NULL; PostgreSQL's columns hold what they say.
+        same = "IS" if self.tx.is_sqlite else "="
+        where = "".join(f" AND {column} {same} :{column}" for column in place)
+        self._move(table, f"thread_key = :key{where}", reason, key=key, **place)
+
+    def of_head(self, key: int, reason: str) -> None:
+        """Move a head."""
+        self._move("checkpoint_heads", "thread_key = :key", reason, key=key)
+
+    def of_log(self, key: int, reason: str) -> int:
+        """Move everything that is stored under a key. Returns how many checkpoints that were."""
+        for table in ("checkpoint_heads", "checkpoint_writes", "checkpoint_packs"):
+            self._move(table, "thread_key = :key", reason, key=key)
+        return self._move("checkpoints", "thread_key = :key", reason, key=key)
+
+    def _move(self, table: str, where: str, reason: str, **params: Any) -> int:
+        cursor = self.tx.execute(f"SELECT * FROM {table} WHERE {where}", **params)  # noqa: S608
+        names = [column[0] for column in cursor.description]
+        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        for row in found:
+            packed = ormsgpack.packb({name: _storable(value) for name, value in row.items()})
+            self.bytes += len(packed)
+            sequence = row.get("sequence", row.get("pack"))
+            self.tx.execute(
+                """
+                INSERT INTO quarantine
+                       (thread_id, source, sequence, reason, moved_at_us, columns)
+                VALUES (:thread_id, :source, :sequence, :reason, :moved_at_us, :columns)
+                """,
+                thread_id=escape_text(self.thread_id),
+                source=table,
+                sequence=sequence if isinstance(sequence, int) else None,
+                reason=escape_text(reason),
+                moved_at_us=self.now_us,
+                columns=packed,
+            )
+        self.tx.execute(f"DELETE FROM {table} WHERE {where}", **params)  # noqa: S608
+        return len(found)
+
+
+def _storable(column: Any) -> Any:
+    """A column's value for msgpack; text that is not UTF-8 as the bytes that it is."""
+    if isinstance(column, str):
+        raw = column.encode("utf-8", "surrogateescape")
+        return column if raw.decode("utf-8", "replace") == column else raw
+    return bytes(column) if isinstance(column, memoryview) else column

@@ -25,22 +25,20 @@ from typing import TYPE_CHECKING
 from durable_kit.errors import BadInput, DurableKitError
 from durable_kit.storage.fold import Writer, addresses, write_snapshot
 from durable_kit.storage.materialize import Entry
+from durable_kit.storage.namespaces import hold_back, logs_of, look
 from durable_kit.storage.record import (
     ZERO,
     Head,
     Record,
-    escape_text,
     run_key,
-    thread_key,
     unescape_text,
     xor,
 )
-from durable_kit.storage.rows import LogRows, head_from_row
+from durable_kit.storage.rows import LogRows
 from durable_kit.storage.runs import BODY, PACK, Address
 
 if TYPE_CHECKING:
     from durable_kit.storage.checkpoint_log import CheckpointLog
-    from durable_kit.storage.database import Tx
 
 Needs = Callable[[Sequence[Entry]], set[str]]
 """Given the entries to be kept, the ids of ancestors that they cannot do without."""
@@ -83,13 +81,7 @@ def prune(
     _check_threads(thread_ids)
     if strategy not in ("keep_latest", "delete"):
         raise BadInput(f"strategy is {strategy!r}; it must be 'keep_latest' or 'delete'.")
-    if keep_last is not None and (
-        not isinstance(keep_last, int) or isinstance(keep_last, bool) or keep_last < 1
-    ):
-        raise BadInput(
-            f"keep_last is {keep_last!r}; it must be a whole number of at least 1. "
-            "To remove everything, say strategy='delete'."
-        )
+    _check_keep_last(keep_last)
     if strategy == "delete" and (keep_last is not None or older_than is not None):
         raise BadInput(
             "strategy='delete' removes everything; keep_last and older_than contradict it."
@@ -101,7 +93,8 @@ def prune(
             result += delete_thread(log, thread_id)
             continue
         with log.database.write() as tx:
-            for rows, head in logs_of(log, tx, thread_id, lock=True):
+            hold_back(tx, thread_id)
+            for rows, head in logs_of(log, tx, thread_id):
                 records = [rows.record(row) for row in rows.some()]
                 real = [record for record in records if record.kind != "awaited"]
                 newest = {record.sequence for record in real[-(keep_last or 1) :]}
@@ -127,16 +120,11 @@ def delete_thread(log: CheckpointLog, thread_id: str) -> list[Pruned]:
     _check_threads([thread_id])
     result: list[Pruned] = []
     with log.database.write() as tx:
-        found = [
-            (row[0], row[1])
-            for row in tx.rows(
-                "SELECT thread_key, namespace FROM checkpoint_heads WHERE thread_id = :thread_id",
-                thread_id=escape_text(thread_id),
-            )
-        ]
-        # The root namespace is looked for by its key as well: its head may be what is damaged.
-        keys = {key: namespace for key, namespace in found}
-        keys.setdefault(thread_key(thread_id, ""), "")
+        hold_back(tx, thread_id)
+        found = look(log, tx, thread_id)
+        keys = {rows.key: rows.namespace for rows in found.logs}
+        if found.lost:
+            keys[found.lost] = "?"  # a namespace whose name was lost with its head
         for key, namespace in keys.items():
             removed = tx.execute(
                 "DELETE FROM checkpoints WHERE thread_key = :key", key=key
@@ -161,23 +149,32 @@ def delete_runs(log: CheckpointLog, run_ids: Sequence[str], *, needs: Needs | No
         return
     with log.database.write() as tx:
         keys = [run_key(run_id) for run_id in run_ids]
+        for (thread_id,) in tx.rows(
+            f"""
+            SELECT DISTINCT h.thread_id
+              FROM checkpoints c
+              JOIN checkpoint_heads h ON h.thread_key = c.thread_key
+             WHERE {tx.among("c.run_key", "runs")}
+             ORDER BY h.thread_id
+            """,
+            runs=tx.many(keys),
+        ):
+            hold_back(tx, unescape_text(thread_id))
         by_log: dict[int, set[int]] = {}
         for key, sequence in tx.rows(
-            f"SELECT thread_key, sequence FROM checkpoints WHERE {tx.among('run_key', 'runs')}",  # noqa: S608
+            f"SELECT thread_key, sequence FROM checkpoints WHERE {tx.among('run_key', 'runs')}",
             runs=tx.many(keys),
         ):
             by_log.setdefault(key, set()).add(sequence)
         for key, gone in by_log.items():
             row = tx.row(
-                "SELECT thread_id, namespace, next_sequence, latest_sequence, records, digest "
-                "FROM checkpoint_heads WHERE thread_key = :key",
+                "SELECT thread_id, namespace FROM checkpoint_heads WHERE thread_key = :key",
                 key=key,
             )
             if row is None:
                 continue
-            identity = head_from_row(row)
-            rows = log.rows(tx, identity.thread_id, identity.namespace)
-            head = rows.head(lock=True)
+            rows = log.rows(tx, unescape_text(row[0]), unescape_text(row[1]))
+            head = rows.head()
             assert head is not None
             real = [r for r in map(rows.record, rows.some()) if r.kind != "awaited"]
             needed = _needed(log, rows, real, gone, needs)
@@ -198,11 +195,13 @@ def copy_thread(log: CheckpointLog, source_id: str, target_id: str) -> None:
     """
     _check_threads([source_id, target_id])
     with log.database.write() as tx:
+        for thread_id in sorted({source_id, target_id}):  # in one order, or two copies deadlock
+            hold_back(tx, thread_id)
         if any(True for _ in logs_of(log, tx, target_id)):
             raise BadInput(
                 f"Thread {target_id!r} exists already. Copy to a new id, or delete it first."
             )
-        for rows, head in logs_of(log, tx, source_id, lock=True):
+        for rows, head in logs_of(log, tx, source_id):
             target = log.rows(tx, target_id, rows.namespace)
             records = [rows.record(row) for row in rows.some()]
             counts = {record.sequence: record.writes_count for record in records}
@@ -235,6 +234,7 @@ def copy_thread(log: CheckpointLog, source_id: str, target_id: str) -> None:
                     next_sequence=head.next_sequence,
                     latest_sequence=head.latest_sequence,
                     records=head.records,
+                    sequence_sum=head.sequence_sum,
                     digest=digest,
                 )
             )
@@ -255,8 +255,9 @@ def compact(log: CheckpointLog, thread_id: str) -> int:
         namespaces = [rows.namespace for rows, _ in logs_of(log, tx, thread_id)]
     for namespace in namespaces:
         with log.database.write() as tx:
+            hold_back(tx, thread_id)
             rows = log.rows(tx, thread_id, namespace)
-            head = rows.head(lock=True)
+            head = rows.head()
             if head is None or head.latest_sequence == 0:
                 continue
             latest = rows.chain([head.latest_sequence])[head.latest_sequence]
@@ -362,7 +363,13 @@ def rewrite(
     latest = head.latest_sequence
     if latest in gone:
         latest = max(left, default=0)
-    head = replace(head, records=head.records - len(gone), latest_sequence=latest, digest=digest)
+    head = replace(
+        head,
+        records=head.records - len(gone),
+        sequence_sum=head.sequence_sum - sum(gone),
+        latest_sequence=latest,
+        digest=digest,
+    )
     rows.save_head(head)
     if prove and _states(log.reader.entries(rows, survivors)) != before:
         raise DurableKitError(
@@ -374,25 +381,6 @@ def rewrite(
 
 
 # -- helpers ----------------------------------------------------------------------------------
-
-
-def logs_of(
-    log: CheckpointLog, tx: Tx, thread_id: str, *, lock: bool = False
-) -> list[tuple[LogRows, Head]]:
-    """The logs of one thread, one for each namespace; `lock` holds their writers back."""
-    found = tx.rows(
-        "SELECT namespace FROM checkpoint_heads WHERE thread_id = :thread_id ORDER BY namespace",
-        thread_id=escape_text(thread_id),
-    )
-    result: list[tuple[LogRows, Head]] = []
-    for (namespace,) in found:
-        rows = log.rows(tx, thread_id, unescape_text(namespace))
-        head = rows.head(lock=lock)
-        if head is not None:
-            result.append((rows, head))
-    if not found:
-        log.rows(tx, thread_id, "").head()  # raises if the head is gone and its records are there
-    return result
 
 
 def _packs_of(rows: LogRows, gone: set[int]) -> set[int]:
@@ -459,7 +447,17 @@ def _check_threads(ids: Sequence[str], *, what: str = "thread_ids") -> None:
         raise BadInput(f"{what} must be a list of strings; it is {ids!r}.")
 
 
-def _age_us(older_than: timedelta | float | None) -> int | None:
+def _check_keep_last(keep_last: object) -> None:
+    if keep_last is not None and (
+        not isinstance(keep_last, int) or isinstance(keep_last, bool) or keep_last < 1
+    ):
+        raise BadInput(
+            f"keep_last is {keep_last!r}; it must be a whole number of at least 1. "
+            "To remove everything, say strategy='delete'."
+        )
+
+
+def _age_us(older_than: object) -> int | None:
     if older_than is None:
         return None
     seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 from durable_kit.errors import BadInput, BrokenChain
@@ -68,58 +69,61 @@ class LogRows:
 
     # -- the head ------------------------------------------------------------------------------
 
-    def head(self, *, lock: bool = False) -> Head | None:
+    def head(self) -> Head | None:
         """The head of the log; None if the log has never been written.
 
-        `lock`: hold other writers of this log back until the transaction ends.
         Raises `BrokenChain` if the head is damaged, or gone while its records are there.
         """
-        row = self._head_row(lock)
+        row = self._head_row()
         if row is None:
-            orphan = self.tx.row(
-                "SELECT sequence FROM checkpoints WHERE thread_key = :key LIMIT 1", key=self.key
-            )
-            if orphan is None:
+            if not self.any_record():
                 return None
             # On PostgreSQL each statement sees what was committed when it started, so another
             # writer may have made the log in between. Look once more before calling it damage.
-            row = self._head_row(lock)
+            row = self._head_row()
             if row is None:
                 self.broken("the head of the log is gone, its records are there")
         try:
             head = head_from_row(row)
-            intact = head.checksum == row[6]
+            intact = head.checksum == row[8]
         except (TypeError, ValueError) as error:
             self.broken(f"the head of the log cannot be read ({error})")
         if not intact:
             self.broken("the head of the log does not match its checksum")
         if (head.thread_id, head.namespace) != (self.thread_id, self.namespace):
+            if thread_key(head.thread_id, head.namespace) != self.key:
+                self.broken(f"the head of thread {head.thread_id!r} stands in its place")
             raise BadInput(
                 f"Thread {self.thread_id!r} and thread {head.thread_id!r} have the same 64-bit "
                 "key. Choose another thread id."
             )
         return head
 
-    def _head_row(self, lock: bool) -> Any | None:
+    def _head_row(self) -> Any | None:
         return self.tx.row(
             """
-            SELECT thread_id, namespace, next_sequence, latest_sequence, records, digest, checksum
+            SELECT thread_id, namespace, next_sequence, latest_sequence, records, sequence_sum,
+                   namespaces, digest, checksum
               FROM checkpoint_heads
              WHERE thread_key = :key
-            """
-            + (" FOR UPDATE" if lock and not self.tx.is_sqlite else ""),
+            """,
             key=self.key,
         )
 
+    def any_record(self) -> bool:
+        """Whether there is a record under the key of this log, with or without a head."""
+        sql = "SELECT 1 FROM checkpoints WHERE thread_key = :key LIMIT 1"
+        return self.tx.row(sql, key=self.key) is not None
+
     def new_head(self) -> Head:
-        """Make the head of a log that has none (or return the one just made elsewhere), locked."""
-        head = Head(self.thread_id, self.namespace, 1, 0, 0, ZERO)
-        self.tx.execute(
+        """Make the head of a log that has none (or return the one just made elsewhere)."""
+        head = Head(self.thread_id, self.namespace, 1, 0, 0, 0, 0, ZERO)
+        made = self.tx.execute(
             """
             INSERT INTO checkpoint_heads
                    (thread_key, thread_id, namespace, next_sequence, latest_sequence, records,
-                    digest, checksum)
-            VALUES (:key, :thread_id, :namespace, 1, 0, 0, :digest, :checksum)
+                    sequence_sum, namespaces, digest, checksum)
+            VALUES (:key, :thread_id, :namespace, 1, 0, 0, 0, 0, :digest, :checksum)
                 ON CONFLICT (thread_key) DO NOTHING
             """,
             key=self.key,
@@ -127,21 +131,28 @@ class LogRows:
             namespace=escape_text(self.namespace),
             digest=head.digest,
             checksum=head.checksum,
-        )
-        return self.head(lock=True) or head
+        ).rowcount
+        if made and self.namespace:
+            root_rows = LogRows(self.tx, self.thread_id, "", self.seal)
+            root = root_rows.head() or root_rows.new_head()
+            root_rows.save_head(replace(root, namespaces=root.namespaces ^ self.key))
+        return self.head() or head
 
     def save_head(self, head: Head) -> None:
         self.tx.execute(
             """
             UPDATE checkpoint_heads
                SET next_sequence = :next_sequence, latest_sequence = :latest_sequence,
-                   records = :records, digest = :digest, checksum = :checksum
+                   records = :records, sequence_sum = :sequence_sum, namespaces = :namespaces,
+                   digest = :digest, checksum = :checksum
              WHERE thread_key = :key
             """,
             key=self.key,
             next_sequence=head.next_sequence,
             latest_sequence=head.latest_sequence,
             records=head.records,
+            sequence_sum=head.sequence_sum,
+            namespaces=head.namespaces,
             digest=head.digest,
             checksum=head.checksum,
         )
@@ -160,6 +171,9 @@ class LogRows:
             one=pack_id(checkpoint_id),
             other=pack_id(other_id if other_id is not None else checkpoint_id),
         )
+        for row in rows:
+            if type(row[0]) is not int:
+                self.broken(f"its sequence is {row[0]!r}", checkpoint_id=unpack_id(row[4]))
         return {unpack_id(row[4]): Place(row[0], row[1], row[2], row[3]) for row in rows}
 
     def at(self, sequence: int) -> tuple[bytes, int] | None:
@@ -172,20 +186,6 @@ class LogRows:
             """,
             key=self.key,
             sequence=sequence,
-        )
-        return None if row is None else (row[0], row[1])
-
-    def lock_record(self, checkpoint_id: str) -> tuple[int, int] | None:
-        """(sequence, writes_count) of a checkpoint, held back from others until the end of tx."""
-        row = self.tx.row(
-            """
-            SELECT sequence, writes_count
-              FROM checkpoints
-             WHERE thread_key = :key AND checkpoint_id = :checkpoint_id
-            """
-            + ("" if self.tx.is_sqlite else " FOR UPDATE"),
-            key=self.key,
-            checkpoint_id=pack_id(checkpoint_id),
         )
         return None if row is None else (row[0], row[1])
 
@@ -234,15 +234,19 @@ class LogRows:
 
     def record(self, row: Any) -> Record:
         """The record of one row. Raises `BrokenChain` if it fails a check."""
-        record, parent_checksum, problem = self.inspect(row)
-        if problem is not None:
-            self.broken(problem, sequence=row[0], checkpoint_id=record and record.checkpoint_id)
-        assert record is not None
+        record, problem = self.inspect(row)
+        if record is None or problem is not None:
+            self.broken(
+                problem or "the row cannot be read",
+                sequence=row[0],
+                checkpoint_id=record.checkpoint_id if record is not None else None,
+            )
         return record
 
-    def inspect(self, row: Any) -> tuple[Record | None, bytes | None, str | None]:
-        """(record, its parent's checksum, what is wrong with it or None) of one row."""
+    def inspect(self, row: Any) -> tuple[Record | None, str | None]:
+        """(record, what is wrong with it or None) of one row."""
         try:
+            _check_numbers(row)
             parent_id = unpack_id(row[2]) if row[2] is not None else None
             if row[4] == "delta" and row[13] is not None:
                 parent_id = unpack_id(row[13])
@@ -265,12 +269,12 @@ class LogRows:
             )
             parent_checksum = _bytes(row[14]) if row[14] is not None else None
         except (TypeError, ValueError) as error:
-            return None, None, f"the row cannot be read ({error})"
-        return record, parent_checksum, _problem(record, parent_checksum, row[15])
+            return None, f"the row cannot be read ({error})"
+        return record, _problem(record, parent_checksum, row[15])
 
     def insert(self, record: Record) -> bool:
         """Store a record. False, and nothing stored, if its checkpoint id is there already."""
-        cursor = self.tx.execute(
+        cursor = self._insert(
             """
             INSERT INTO checkpoints
                    (thread_key, sequence, checkpoint_id, parent_id, parent_sequence, kind, depth,
@@ -283,6 +287,12 @@ class LogRows:
             **self._columns(record),
         )
         return bool(cursor.rowcount)
+
+    def _insert(self, sql: str, **columns: Any) -> Any:
+        try:
+            return self.tx.execute(sql, **columns)
+        except self.tx.integrity_error as error:  # a row that was moved stands there
+            self.broken(f"its place is taken ({error})", sequence=columns["sequence"])
 
     def update(self, record: Record) -> None:
         self.tx.execute(
@@ -544,7 +554,7 @@ class LogRows:
         """
         sealed = record._replace(body=self.seal.seal(record.body))
         checksum = sealed.expected_checksum(self.key, previous)
-        self.tx.execute(
+        self._insert(
             """
             INSERT INTO checkpoint_writes
                    (thread_key, sequence, ordinal, task_id, task_path, body, checksum)
@@ -600,10 +610,25 @@ class LogRows:
 
 
 def head_from_row(row: Any) -> Head:
-    """A head as its row says, unchecked."""
+    """A head as its row says, unchecked. Raises TypeError for a row that is not one."""
+    thread_id, namespace, next_sequence, latest, records, sequence_sum, namespaces, digest = row[:8]
     return Head(
-        unescape_text(row[0]), unescape_text(row[1]), row[2], row[3], row[4], _bytes(row[5])
+        unescape_text(thread_id),
+        unescape_text(namespace),
+        next_sequence,
+        latest,
+        records,
+        sequence_sum,
+        namespaces,
+        _bytes(digest),
     )
+
+
+def _check_numbers(row: Any) -> None:
+    """SQLite keeps whatever a damaged number has become."""
+    for place in (0, 5, 6, 7, 9):  # sequence, depth, state_version, created_at_us, writes_count
+        if type(row[place]) is not int:
+            raise TypeError(f"a number expected, {row[place]!r} found")
 
 
 def _bytes(column: Any) -> bytes:

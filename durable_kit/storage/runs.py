@@ -54,7 +54,12 @@ class Runs:
         return f"Runs({list(self)!r})"
 
     def add(self, address: Address) -> None:
-        """One more; joined with the last where it goes on right behind it."""
+        """One more; joined with the last where it goes on right behind it.
+
+        Nothing lies nowhere: an address of no bytes would only tie two records together.
+        """
+        if not address.length:
+            return
         numbers = self._numbers
         self.length += address.length
         if (

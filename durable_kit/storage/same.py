@@ -64,7 +64,7 @@ def _alike(a: Any, b: Any, pending: Pairs) -> bool:
     if kind is UUID:
         return bool(a == b) and a.is_safe is b.is_safe
     if issubclass(kind, Enum):  # members are single objects; combinations of flags are made anew
-        return bool(a.value == b.value) and a.name == b.name
+        return bool(a._value_ == b._value_) and a._name_ == b._name_
     if kind.__module__ == "numpy" and "numpy" in sys.modules:
         return _arrays(a, b)
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names:
@@ -102,7 +102,7 @@ def _dicts(a: Any, b: Any, pending: Pairs) -> bool:
         return _add(pending, a.items(), b.items())
     if {type(key) for key in a} | {type(key) for key in b} <= {str}:
         pending.extend((item, b[key]) for key, item in a.items() if key in b)
-        return a.keys() == b.keys()
+        return bool(a.keys() == b.keys())
     return _members(a.items(), b.items())
 
 

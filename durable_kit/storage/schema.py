@@ -11,7 +11,9 @@ Checkpoints are kept as a log, one log for each pair of thread and namespace:
 
 Why a head? A log whose newest record has gone looks exactly like a log that never had it. The
 head counts the records and keeps the XOR of their checksums, so a missing record is noticed
-wherever it stood, and it has a checksum of its own.
+wherever it stood, and it has a checksum of its own. Counting rows and adding up their sequences
+needs the index only, so that every listing can afford it. The head of the root namespace also
+vouches for the heads of the thread's other namespaces, and exists from their first on.
 
 Why `thread_key`? Every row and every index entry names its log. Eight bytes of a hash of thread
 and namespace take the place of two texts, need no look-up before the first write, and still find
@@ -37,6 +39,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             next_sequence   BIGINT NOT NULL,   -- the number that the next record gets
             latest_sequence BIGINT NOT NULL,   -- the checkpoint stored last; 0 while there is none
             records         BIGINT NOT NULL,   -- how many rows of checkpoints belong to this log
+            sequence_sum    BIGINT NOT NULL,   -- the sum of their sequences
+            namespaces      BIGINT NOT NULL,   -- the root's only: XOR of the thread's other keys
             digest          {blob} NOT NULL,   -- XOR of the checksums of those rows, 32 bytes
             checksum        {blob} NOT NULL    -- sha256 of this row
         )
@@ -94,13 +98,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         """
         CREATE TABLE quarantine (
-            thread_id   TEXT   NOT NULL,  -- whose record it was
-            namespace   TEXT   NOT NULL,
+            thread_id   TEXT   NOT NULL,  -- the thread that was recovered
             source      TEXT   NOT NULL,  -- the table it was taken from
-            sequence    BIGINT NOT NULL,
+            sequence    BIGINT,           -- its sequence there, if it has a readable one
             reason      TEXT   NOT NULL,  -- what was wrong with it
             moved_at_us BIGINT NOT NULL,
-            columns     {blob} NOT NULL   -- the row as it was found, msgpack
+            columns     {blob} NOT NULL   -- the row as it was found, by column, msgpack
         )
         """,
     ),

@@ -55,7 +55,9 @@ class SnapshotPolicy(Protocol):
 class SizeRatio:
     """A snapshot once the deltas have brought `ratio` times its size. Total bytes stay linear.
 
-    `max_depth` bounds the fold where deltas are tiny beside the state.
+    `max_depth` bounds the fold where deltas are tiny beside the state: after that many, a snapshot
+    is written whatever its size. A state that keeps growing by tiny deltas is then in the hands of
+    an `EveryN(max_depth)`; a higher bound costs reading time instead.
     """
 
     ratio: float = 8.0

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.database import Database
-from durable_kit.storage.record import Record, escape_text, unescape_text
-from durable_kit.storage.retention import logs_of
+from durable_kit.storage.listing import prove_count
+from durable_kit.storage.namespaces import all_logs, logs_of
+from durable_kit.storage.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +126,14 @@ def threads_of(log: CheckpointLog, thread_id: str | None = None) -> list[tuple[s
         if thread_id is not None:
             found = logs_of(log, tx, str(thread_id))
             return [(rows.thread_id, rows.namespace) for rows, _ in found]
-        return [
-            (unescape_text(row[0]), unescape_text(row[1]))
-            for row in tx.rows(
-                "SELECT thread_id, namespace FROM checkpoint_heads ORDER BY thread_id, namespace"
-            )
-        ]
+        return all_logs(tx)
 
 
 def records_of(log: CheckpointLog, thread_id: str) -> list[Record]:
     """The records of a thread, namespace by namespace, in order of writing."""
     with log.database.read() as tx:
-        return [rows.record(row) for rows, _ in logs_of(log, tx, thread_id) for row in rows.some()]
+        found: list[Record] = []
+        for rows, head in logs_of(log, tx, thread_id):
+            prove_count(rows, head)
+            found += [rows.record(row) for row in rows.some()]
+        return found

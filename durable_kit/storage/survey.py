@@ -82,7 +82,7 @@ class Survey:
 
     def _sort_records(self) -> None:
         for sequence, row in self._raw.items():
-            record, _, problem = self.rows.inspect(row)
+            record, problem = self.rows.inspect(row)
             if record is None or problem is not None:
                 self._report(problem or "the row cannot be read", sequence, record)
                 self.bad[sequence] = row

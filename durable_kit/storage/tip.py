@@ -40,7 +40,7 @@ class StateCodec(Protocol):
 
     def encode(self, name: str, value: Any) -> bytes: ...
 
-    def decode(self, name: str, data: bytes) -> Any: ...
+    def decode(self, name: str, *parts: bytes | memoryview) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -129,10 +129,11 @@ def plan_snapshot(
 
 def _same(tip: Tip | None, change: Change, believed: Delta | None) -> bool:
     """Do both deltas lead to the same value? A small list has more than one way to say it."""
-    if change.delta == believed or tip is None or change.delta is None or believed is None:
+    before = tip.image.get(change.name) if tip is not None else None
+    if before is None or change.delta is None or believed is None:
         return change.delta == believed
-    before = tip.image[change.name].encoded()
-    return apply(before, change.delta) == apply(before, believed)
+    encoded = before.encoded()
+    return apply(encoded, change.delta) == apply(encoded, believed)
 
 
 def _starts_with(value: list[Any], seen: list[Any]) -> bool:

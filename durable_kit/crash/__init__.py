@@ -1,0 +1,1 @@
+"""Breaking things on purpose: real processes, killed at a named point, and what is left of them."""

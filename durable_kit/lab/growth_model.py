@@ -1,0 +1,146 @@
+"""A log on paper: what a snapshot policy would do, without writing a byte.
+
+A slider cannot wait for 3,000 commits. So this file goes through the same steps with numbers
+only, and asks the *real* policy objects (`EveryN`, `SizeRatio`) at every one of them, with the
+same three numbers that `CheckpointLog` hands them:
+
+    step   chain so far          policy says    what is written
+    1      –                     –              snapshot   (the first record always is one)
+    2      1 delta,  300 B       no             delta
+    3      2 deltas, 600 B       no             delta
+    4      3 deltas, 900 B       yes            snapshot
+
+For a log of one list that grows by one item a step, *which* records are snapshots, and so the
+replay depth at every step, is exact; a test runs the real log beside it. Bytes on disk are a
+model: the message, the addresses of a snapshot, and what SQLite and the records' own headers take,
+as constants that were measured. The figures made of this are labelled "modelled".
+
+A snapshot lists where the messages lie, so its size is the number of *addresses*: one for each
+write record, until `PACK_AT_LEAST` of them are moved into one pack, which has one address.
+
+For comparison, a saver that writes the whole state at every step. No policy saves it: its bytes
+are the sum 1 + 2 + … + N of the messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from durable_kit.storage.packs import PACK_AT_LEAST
+from durable_kit.storage.snapshot_policy import Chain, EveryN, SizeRatio, SnapshotPolicy
+
+# What the log adds to the encoded items of an append, for the policy (Plan.new_bytes) …
+DELTA_EXTRA_BYTES = 4
+# … and what image.snapshot_size and the log count for a snapshot beside the addresses.
+SNAPSHOT_EXTRA_BYTES = 8 + 16
+ADDRESS_BYTES = 5
+
+# Measured on SQLite: a step's two rows with their keys, checksums and index entries; the file of
+# an empty database; one address in a snapshot, deflated; a checkpoint of the saver compared with.
+ROW_OF_A_STEP_BYTES = 240
+ROW_OF_A_WRITE_BYTES = 200
+PACKED_WRITE_BYTES = 50
+EMPTY_FILE_BYTES = 61_440
+STORED_ADDRESS_BYTES = 1.6
+WHOLE_STATE_EXTRA_BYTES = 1_200
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRequest:
+    """What to model: how many steps, how large a message (bytes, encoded), and which policy.
+
+    `bookkeeping_bytes`: what a checkpoint changes beside the message. 0 is a bare log, and about
+    30 a LangGraph checkpoint (its channel versions).
+    """
+
+    steps: int
+    message_bytes: int
+    policy: SnapshotPolicy
+    name: str = "messages"
+    bookkeeping_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.message_bytes < 1:
+            raise ValueError("steps and message_bytes must be 1 or more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The modelled log, step by step (the first step is item 0). Bytes add up, depths do not.
+
+    `depths`: deltas to fold for the state at this step. `snapshots`: the steps, counted from 1, at
+    which a snapshot is written. `log_bytes`: the file after this step. `whole_state_bytes`: the
+    file of a saver that writes the whole state. `raw_bytes`: the messages alone.
+    """
+
+    request: GrowthRequest
+    depths: tuple[int, ...]
+    snapshots: tuple[int, ...]
+    log_bytes: tuple[int, ...]
+    whole_state_bytes: tuple[int, ...]
+    raw_bytes: tuple[int, ...]
+
+    @property
+    def replay_depth(self) -> int:
+        return self.depths[-1]
+
+    @property
+    def max_replay_depth(self) -> int:
+        return max(self.depths)
+
+
+def simulate(request: GrowthRequest) -> Growth:
+    """Go through the steps, asking the policy at each. 3,000 steps take a few milliseconds."""
+    size = request.message_bytes
+    depth = delta_bytes = 0
+    addresses = unpacked = 0
+    file_bytes = float(EMPTY_FILE_BYTES)
+    whole = EMPTY_FILE_BYTES
+    depths: list[int] = []
+    snapshots: list[int] = []
+    log: list[int] = []
+    whole_state: list[int] = []
+    for items in range(request.steps):  # the state before this step has `items` messages
+        chain = Chain(
+            depth=depth + 1,
+            delta_bytes=delta_bytes + size + DELTA_EXTRA_BYTES + request.bookkeeping_bytes,
+            snapshot_bytes=_snapshot_bytes(request, items, addresses),
+        )
+        addresses += 1
+        unpacked += min(items, 1)  # the first message lies in the first record itself
+        file_bytes += size + ROW_OF_A_STEP_BYTES + ROW_OF_A_WRITE_BYTES
+        if items == 0 or request.policy.wants_snapshot(chain):
+            depth = delta_bytes = 0
+            snapshots.append(items + 1)
+            if unpacked >= PACK_AT_LEAST:
+                addresses += 1 - unpacked
+                file_bytes -= unpacked * (ROW_OF_A_WRITE_BYTES - PACKED_WRITE_BYTES)
+                unpacked = 0
+            stored = addresses * STORED_ADDRESS_BYTES
+            file_bytes += (items + 1) * size if request.policy.self_contained else stored
+        else:
+            depth, delta_bytes = chain.depth, chain.delta_bytes
+        whole += (items + 1) * size + WHOLE_STATE_EXTRA_BYTES
+        depths.append(depth)
+        # Space that a pack has freed is used again; the file itself does not shrink.
+        log.append(max(round(file_bytes), log[-1] if log else 0))
+        whole_state.append(whole)
+    raw = [size * n for n in range(1, request.steps + 1)]
+    return Growth(
+        request, tuple(depths), tuple(snapshots), tuple(log), tuple(whole_state), tuple(raw)
+    )
+
+
+def policy_of(kind: str, knob: float, *, self_contained: bool) -> SnapshotPolicy:
+    """The policy that two controls describe: "EveryN" with n, "SizeRatio" with its ratio."""
+    if kind == "EveryN":
+        return EveryN(max(1, round(knob)), self_contained=self_contained)
+    return SizeRatio(float(knob), self_contained=self_contained)
+
+
+def _snapshot_bytes(request: GrowthRequest, items: int, addresses: int) -> int:
+    """What the log tells the policy that a snapshot of the state before this step would take."""
+    content = items * request.message_bytes
+    if not request.policy.self_contained:
+        content = min(content, addresses * ADDRESS_BYTES)
+    return len(request.name) + SNAPSHOT_EXTRA_BYTES + content

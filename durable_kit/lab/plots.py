@@ -1,0 +1,391 @@
+"""From a table to a figure, and nothing else.
+
+A plotting function that also runs the experiment cannot be checked, repeated or trusted: change a
+label, and the numbers change. Here every function takes a table that exists and returns a
+matplotlib `Figure`; what was measured stays measured.
+
+What each figure owes its reader:
+
+    axes with units, n and spread          in the caption, under the axes
+    three ways to tell two lines apart     colour (a palette for colour-blind eyes), marker, dashes
+    the numbers                            as a table beside the picture
+    the picture in words                   alt text, asked for by `show` every time
+    letters of 9 points                    at 7.5 inches, the width of a notebook
+
+Figures are objects (`Figure` and `FigureCanvasAgg`). `pyplot` keeps one global "current figure";
+a widget's callback may run in another OS thread, and the two would draw into each other. For the
+same reason styles are passed as arguments and never set globally, and one lock is held while a
+figure is drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from durable_kit.lab.measure import growth_exponent
+
+WIDTH_IN = 7.5
+SMALL_PT, TEXT_PT, TITLE_PT = 9, 10, 11
+DPI = 120
+FIGURES_VARIABLE = "DURABLE_KIT_FIGURES"
+"""Names a directory in which `show` also leaves each named figure as SVG and PNG."""
+
+COLOURS: tuple[str, ...] = tuple(
+    matplotlib.style.library["tableau-colorblind10"]["axes.prop_cycle"].by_key()["color"][i]
+    for i in (0, 1, 3, 4, 5)  # the greys of the palette are too near each other
+)
+MARKERS = ("o", "s", "^", "D", "v")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
+HATCHES = ("", "///", "...", "xxx", "\\\\\\")
+GRID: Mapping[str, Any] = {"color": "#d0d0d0", "linewidth": 0.6}
+
+_drawing = threading.RLock()
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+def new_figure(
+    columns: int = 1,
+    *,
+    height_in: float = 3.6,
+    caption: str = "",
+    ratios: Sequence[float] = (),
+    margins: Mapping[str, float] | None = None,
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure at notebook width with `columns` axes side by side.
+
+    Room for labels is measured, which draws them an extra time. With fixed `margins` (of
+    `subplots_adjust`) that is saved: for panels, which redraw while a hand is on the slider.
+    """
+    layout: Any = "none" if margins else "constrained"
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout=layout)
+    if margins:
+        figure.subplots_adjust(**margins)
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(1, columns, width_ratios=list(ratios) or None)
+    axes = [figure.add_subplot(grid[0, i]) for i in range(columns)]
+    for one in axes:
+        one.tick_params(labelsize=SMALL_PT)
+        one.grid(visible=True, **GRID)
+        one.set_axisbelow(True)
+        one.spines[["top", "right"]].set_visible(False)
+    if caption:
+        at = {"y": 0.01} if margins else {}  # a given y would take it out of the measured layout
+        figure.supxlabel(caption, fontsize=SMALL_PT, x=0.01, ha="left", color="#404040", **at)
+    return figure, axes
+
+
+def line_style(i: int) -> dict[str, Any]:
+    """Colour, marker and dashes of the i-th line: each alone is enough to tell it."""
+    return {
+        "color": COLOURS[i % len(COLOURS)],
+        "marker": MARKERS[i % len(MARKERS)],
+        "linestyle": DASHES[i % len(DASHES)],
+        "markersize": 6,
+        "linewidth": 1.8,
+    }
+
+
+def label_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
+    axes.set_xlabel(x, fontsize=TEXT_PT)
+    axes.set_ylabel(y, fontsize=TEXT_PT)
+    if title:
+        axes.set_title(title, fontsize=TITLE_PT, loc="left")
+
+
+def log_axes(axes: Axes) -> None:
+    """Both axes logarithmic, with ticks in plain words: 1,000 steps, 1 MB."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    plain_numbers(axes.xaxis)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Ticks as 3,000."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def growth(
+    summary: pd.DataFrame,
+    *,
+    x: str = "steps",
+    y: str = "disk_bytes",
+    series: str = "saver",
+    title: str = "",
+    label: str = "measured here",
+) -> Figure:
+    """Bytes against steps, both axes logarithmic: the slope is the exponent of the growth.
+
+    `summary` comes from `measure.summarise(table, by=[series, x])`.
+    """
+    figure, [axes] = new_figure(caption=_caption(summary, label))
+    for i, (name, part) in enumerate(summary.groupby(series, sort=False)):
+        part = part.sort_values(x)
+        values = part[y].tolist()
+        said = str(name)
+        if len(part) > 1:
+            said += f", slope {growth_exponent(part[x].tolist(), values):.2f}"
+        axes.errorbar(
+            part[x].tolist(), values, yerr=_spread(part, y), capsize=3, label=said, **line_style(i)
+        )
+    log_axes(axes)
+    axes.set_xticks(sorted(summary[x].unique().tolist()))
+    label_axes(axes, x="super-steps (log)", y="bytes on disk (log)", title=title)
+    axes.legend(fontsize=SMALL_PT, frameon=False)
+    return figure
+
+
+def lines(
+    summary: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    x_label: str,
+    y_label: str,
+    series: str | None = None,
+    title: str = "",
+    label: str = "measured here",
+) -> Figure:
+    """One line for each value of `series`, on linear axes, with the spread where it is known."""
+    figure, [axes] = new_figure(caption=_caption(summary, label))
+    parts: list[tuple[Any, pd.DataFrame]] = (
+        [("", summary)] if series is None else list(summary.groupby(series, sort=False))
+    )
+    for i, (name, part) in enumerate(parts):
+        part = part.sort_values(x)
+        style = line_style(i)
+        if len(part) > 40:  # a marker every so often; on each point they would be a stripe
+            style["markevery"] = len(part) // 12
+        axes.errorbar(
+            part[x].tolist(), part[y].tolist(), yerr=_spread(part, y), capsize=3, label=str(name),
+            **style,
+        )  # fmt: skip
+    axes.set_ylim(bottom=0)
+    plain_numbers(axes.xaxis)
+    if y.endswith("_bytes"):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
+    label_axes(axes, x=x_label, y=y_label, title=title)
+    if series is not None:
+        axes.legend(fontsize=SMALL_PT, frameon=False)
+    return figure
+
+
+def replay_cost(
+    summary: pd.DataFrame,
+    *,
+    x: str = "replay_depth_deltas",
+    y: str = "read_ms",
+    series: str | None = None,
+    title: str = "",
+    label: str = "measured here",
+) -> Figure:
+    """How long reading takes against how many deltas are folded for it."""
+    return lines(
+        summary, x=x, y=y, series=series, title=title, label=label,
+        x_label="replay depth (deltas to fold)", y_label="time to read the state (ms)",
+    )  # fmt: skip
+
+
+def tradeoff(
+    summary: pd.DataFrame,
+    *,
+    names: str,
+    values: Mapping[str, str],
+    title: str = "",
+    label: str = "measured here",
+) -> Figure:
+    """One row a choice, one column of bars a cost: what a choice saves here, it pays there.
+
+    `values`: column of the table -> what its axis says, with the unit.
+    """
+    rows = summary[names].astype(str).tolist()
+    places = list(range(len(rows)))[::-1]
+    figure, axes = new_figure(
+        len(values), height_in=1.3 + 0.42 * len(rows), caption=_caption(summary, label)
+    )
+    for i, (one, (column, said)) in enumerate(zip(axes, values.items(), strict=True)):
+        numbers = [float(v) for v in summary[column]]
+        one.barh(
+            places,
+            numbers,
+            height=0.62,
+            color=COLOURS[i % len(COLOURS)],
+            hatch=HATCHES[i % len(HATCHES)],
+            edgecolor="white",
+            xerr=_spread(summary, column),
+            error_kw={"capsize": 3, "elinewidth": 1, "ecolor": "#404040"},
+        )
+        as_bytes = column.endswith("_bytes")
+        high = f"{column}_high"
+        ends = [float(v) for v in summary[high]] if high in summary else numbers
+        for place, number, end in zip(places, numbers, ends, strict=True):
+            text = human_bytes(number) if as_bytes else f"{number:,.3g}"
+            one.annotate(
+                text, (max(end, number), place), xytext=(5, 0), textcoords="offset points",
+                va="center", fontsize=SMALL_PT,
+            )  # fmt: skip
+        one.set_xlim(0, max([*ends, *numbers, 1e-9]) * 1.3)
+        if as_bytes:
+            one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
+        one.xaxis.get_major_locator().set_params(nbins=4)
+        one.set_yticks(places, rows if i == 0 else [""] * len(rows))
+        one.grid(visible=False, axis="y")
+        one.set_xlabel(said, fontsize=TEXT_PT)
+    if title:
+        figure.suptitle(title, fontsize=TITLE_PT, x=0.01, ha="left")
+    return figure
+
+
+def timeline(
+    events: pd.DataFrame,
+    *,
+    lanes: Sequence[str],
+    caption: str = "",
+    title: str = "",
+    bad: Sequence[str] = (),
+) -> Figure:
+    """Who did what, downward in order of time, one column a lane.
+
+    `events` has the columns t_s, lane, event. Rows are evenly spaced; the time stands at the left.
+    Events whose text is in `bad` are marked with a cross.
+    """
+    figure, [axes] = new_figure(height_in=1.2 + 0.29 * len(events), caption=caption)
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    for i, lane in enumerate(lanes):
+        axes.axvline(i, linewidth=1.2, zorder=1, color="#c0c0c0")
+        mine = [
+            (row, str(event))
+            for row, (at, event) in enumerate(zip(events["lane"], events["event"], strict=True))
+            if at == lane
+        ]
+        for row, event in mine:
+            wrong = event in bad
+            axes.plot(
+                [i], [row],
+                marker="X" if wrong else MARKERS[i % len(MARKERS)],
+                color="#b00020" if wrong else COLOURS[i % len(COLOURS)],
+                markersize=10 if wrong else 7, zorder=3,
+            )  # fmt: skip
+            axes.annotate(
+                event, (i, row), xytext=(9, 0), textcoords="offset points", va="center",
+                fontsize=SMALL_PT, fontweight="bold" if wrong else "normal",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+            )  # fmt: skip
+    axes.set_xlim(-0.15, len(lanes) - 0.15)
+    axes.set_ylim(len(events) - 0.5, -0.5)
+    axes.set_xticks(range(len(lanes)), list(lanes), fontsize=TEXT_PT, fontweight="bold")
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(events)), [f"{t:.2f}" for t in events["t_s"]], fontsize=SMALL_PT)
+    axes.tick_params(length=0)
+    axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
+    if title:
+        figure.suptitle(title, fontsize=TITLE_PT, x=0.01, ha="left")
+    return figure
+
+
+# -- showing and saving ------------------------------------------------------------------------
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG. The same figure gives the same bytes; safe from any OS thread."""
+    buffer = io.BytesIO()
+    with _drawing:  # straight to the canvas: savefig would draw everything twice
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem`.svg and `stem`.png. The same figure gives the same bytes; no date is in them."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    svg, bitmap = stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png")
+    with _drawing, mpl.rc_context({"svg.hashsalt": "durable_kit"}):
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    bitmap.write_bytes(png(figure))
+    return svg, bitmap
+
+
+def figure_html(figure: Figure, *, alt: str, table: pd.DataFrame | None = None) -> str:
+    """`<figure>` with its alt text, and under it the data, folded."""
+    if not alt.strip():
+        raise ValueError("alt is empty. Say in a sentence what the figure shows.")
+    picture = base64.b64encode(png(figure)).decode("ascii")
+    data = ""
+    if table is not None:
+        shown = table.to_html(index=False, border=0, na_rep="–", float_format=_plain)
+        data = f"<details><summary>The data of this figure</summary>{shown}</details>"
+    return (
+        f'<figure style="margin:0"><img alt="{html.escape(alt, quote=True)}" '
+        f'style="width:100%;max-width:{int(WIDTH_IN * 100)}px" '
+        f'src="data:image/png;base64,{picture}"></figure>{data}'
+    )
+
+
+def show(figure: Figure, *, alt: str, table: pd.DataFrame | None = None, name: str = "") -> None:
+    """Display the figure in a notebook with its alt text and its data.
+
+    With `name`, and where `DURABLE_KIT_FIGURES` names a directory, it is saved there as well.
+    """
+    from IPython.display import display
+
+    display({"text/html": figure_html(figure, alt=alt, table=table), "text/plain": alt}, raw=True)
+    folder = os.environ.get(FIGURES_VARIABLE)
+    if folder and name:
+        if not re.fullmatch(r"[a-z0-9-]+", name):
+            raise ValueError(f"{name!r}: a figure's name is made of a-z, 0-9 and hyphens.")
+        save(figure, Path(folder) / name)
+
+
+def human_bytes(value: float) -> str:
+    """1234567 -> "1.23 MB"; decimal units, as disks are sold."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.3g}"
+
+
+def _spread(part: pd.DataFrame, column: str) -> list[list[float]] | None:
+    """Error bars from the columns that `summarise` adds; None where there are none."""
+    if f"{column}_low" not in part:
+        return None
+    middle = part[column]
+    return [
+        (middle - part[f"{column}_low"]).clip(lower=0).tolist(),
+        (part[f"{column}_high"] - middle).clip(lower=0).tolist(),
+    ]
+
+
+def _caption(summary: pd.DataFrame, label: str) -> str:
+    if "n" not in summary or summary.empty:
+        return label[:1].upper() + label[1:] + "."
+    low, high = int(summary["n"].min()), int(summary["n"].max())
+    n = f"n = {low}" if low == high else f"n = {low} to {high}"
+    said = f"{label[:1].upper()}{label[1:]}: {n} a point"
+    if high > 1 and "spread" in summary:
+        said += f", median, bars from {summary['spread'].iloc[0]}"
+    return said + "."

@@ -1,0 +1,148 @@
+"""Turn the knobs of a snapshot policy: what it writes, and what a read then has to fold.
+
+The numbers come from `growth_model.simulate`, which asks the real policy at every step and writes
+nothing; the panel only asks, and draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets
+from matplotlib.figure import Figure
+
+from durable_kit.lab import plots
+from durable_kit.lab.growth_model import Growth, GrowthRequest, policy_of, simulate
+from durable_kit.lab.widgets.base import Job, Panel
+from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
+
+LANGGRAPH_BOOKKEEPING_BYTES = 30
+KINDS = ("SizeRatio", "EveryN")
+
+
+def growth_figure(growth: Growth) -> Figure:
+    """Left: bytes against steps, both logarithmic. Right: deltas to fold at every step."""
+    request = growth.request
+    figure, [left, right] = plots.new_figure(
+        2,
+        height_in=3.3,
+        ratios=(1.25, 1),
+        caption=f"Modelled, not measured: {_asked(request)}.",
+        margins={"left": 0.12, "right": 0.98, "bottom": 0.22, "top": 0.96, "wspace": 0.25},
+    )
+    steps = list(range(1, request.steps + 1))
+    marks = sorted({round(request.steps ** (i / 6)) - 1 for i in range(7)})  # even on a log axis
+    for i, (name, values) in enumerate(
+        (
+            ("whole state each step", growth.whole_state_bytes),
+            ("this policy", growth.log_bytes),
+            ("the messages alone", growth.raw_bytes),
+        )
+    ):
+        left.plot(steps, values, label=name, markevery=marks, **plots.line_style(i))
+    plots.log_axes(left)
+    plots.label_axes(left, x="super-steps (log)", y="bytes on disk (log)")
+    left.legend(fontsize=plots.SMALL_PT, frameon=False, handlelength=3.2)
+    right.fill_between(steps, growth.depths, step="mid", alpha=0.25, color=plots.COLOURS[1])
+    right.plot(steps, growth.depths, drawstyle="steps-mid", color=plots.COLOURS[1], linewidth=1.2)
+    right.set_ylim(bottom=0)
+    plots.plain_numbers(right.xaxis)
+    plots.label_axes(right, x="super-step", y="replay depth (deltas)")
+    return figure
+
+
+def growth_alt(growth: Growth) -> str:
+    """The figure in words, for who does not see it."""
+    return (
+        f"Modelled: {_asked(growth.request)}. At the end {plots.human_bytes(growth.log_bytes[-1])} on "
+        f"disk, {plots.human_bytes(growth.whole_state_bytes[-1])} for a saver of whole states; "
+        f"{len(growth.snapshots)} snapshots, at most {growth.max_replay_depth} deltas to fold."
+    )
+
+
+def growth_html(growth: Growth) -> str:
+    """The figure, and its totals as text under it."""
+    at_end = growth.log_bytes[-1] / growth.raw_bytes[-1]
+    whole = growth.whole_state_bytes[-1] / growth.raw_bytes[-1]
+    figure = plots.figure_html(growth_figure(growth), alt=growth_alt(growth))
+    return (
+        f"{figure}<p>{plots.human_bytes(growth.log_bytes[-1])} on disk, <b>{at_end:.1f} times</b> the "
+        f"messages ({whole:,.0f} times for a saver of whole states); "
+        f"{len(growth.snapshots):,} snapshots; at most <b>{growth.max_replay_depth:,} deltas</b> to "
+        f"fold, {growth.replay_depth:,} for the newest state.</p>"
+    )
+
+
+class GrowthPanel(Panel[GrowthRequest, Growth]):
+    """Sliders for steps, message size and the policy's knob; the figure follows."""
+
+    def __init__(self, *, steps: int = 400, message_bytes: int = 380) -> None:
+        self.steps = _slider(ipywidgets.IntSlider, "super-steps", steps, 10, 3000, 10)
+        self.message_bytes = _slider(
+            ipywidgets.IntSlider, "message, bytes", message_bytes, 20, 4000, 20
+        )
+        self.kind = ipywidgets.Dropdown(
+            options=KINDS, value="SizeRatio", description="policy", style=_WIDE
+        )
+        self.ratio = _slider(ipywidgets.FloatSlider, "SizeRatio: ratio", 8.0, 0.1, 16.0, 0.1)
+        self.every = _slider(ipywidgets.IntSlider, "EveryN: n", 50, 1, 500, 1)
+        self.self_contained = ipywidgets.Checkbox(
+            value=False, description="snapshots write everything out (self_contained)", indent=False
+        )
+        super().__init__(
+            name="growth",
+            live=[
+                self.steps,
+                self.message_bytes,
+                self.kind,
+                self.ratio,
+                self.every,
+                self.self_contained,
+            ],
+            height_px=360,
+        )
+        self._first = simulate(self.request())
+        self.last_result = self._first
+        self.area.value = growth_html(self._first)
+
+    def request(self) -> GrowthRequest:
+        knob = self.every.value if self.kind.value == "EveryN" else self.ratio.value
+        return GrowthRequest(
+            self.steps.value,
+            self.message_bytes.value,
+            policy_of(self.kind.value, knob, self_contained=self.self_contained.value),
+            bookkeeping_bytes=LANGGRAPH_BOOKKEEPING_BYTES,
+        )
+
+    def work(self, request: GrowthRequest, job: Job) -> Growth:
+        return simulate(request)
+
+    def render(self, result: Growth) -> str:
+        return growth_html(result)
+
+    def static_default(self) -> str:
+        return growth_html(self._first)
+
+
+_WIDE = {"description_width": "120px"}
+
+
+def _slider(cls: Any, label: str, value: float, low: float, high: float, step: float) -> Any:
+    return cls(
+        value=value,
+        min=low,
+        max=high,
+        step=step,
+        description=label,
+        continuous_update=False,  # a value when the hand lets go, not one for every pixel
+        style=_WIDE,
+        layout=ipywidgets.Layout(width="480px"),
+    )
+
+
+def _asked(request: GrowthRequest) -> str:
+    policy = request.policy
+    knob = f"EveryN({policy.n})" if isinstance(policy, EveryN) else ""
+    knob = f"SizeRatio({policy.ratio:g})" if isinstance(policy, SizeRatio) else knob
+    whole = ", snapshots self-contained" if policy.self_contained else ""
+    return f"{request.steps:,} steps of {request.message_bytes:,} bytes, {knob}{whole}"

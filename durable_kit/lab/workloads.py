@@ -1,0 +1,188 @@
+"""The small agents that the lessons run, and the outside world that they act on.
+
+Three graphs, each the smallest that shows its point:
+
+    order          prepare ─▶ charge ─▶ notify      an effect in the middle: something to lose
+    conversation   say ─▶ say ─▶ say ─▶ …           a list that grows: something to store
+    balance        a number that two sides set      something that must not be kept like this
+
+The bank of the order agent is a file that the agent appends to. It is the *outside world*: it is
+not in the agent's database, the agent's rollback does not reach it, and it believes what it is
+told. A line is written through to the disk before `charge` returns, as a bank answers only when
+it has noted the transfer:
+
+    {"charge": "order-1001", "amount_cents": 4999, "by": "worker 1"}
+
+What it leaves out on purpose: a real bank is asked over a network, and its answer can be lost.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+
+from durable_kit import crash_point
+
+AFTER_CHARGE = "charge.after_effect"
+"""The crash point between the charge and the checkpoint that would have noted it."""
+
+BANK_NOTED, BANK_KNOWS = "the bank has noted it", "the bank knows this order"
+"""What `charge` says once the entry is in the ledger, or when a careful one finds it there."""
+
+
+class Ledger:
+    """The bank's book: one JSON object a line, only ever added to, safe on disk when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Note one entry. When this returns, the entry is on the disk."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All entries, oldest first; none if nobody has written yet."""
+        if not self.path.exists():
+            return []
+        return [json.loads(line) for line in self.path.read_text("utf-8").splitlines()]
+
+
+class Order(TypedDict, total=False):
+    """The state of the order agent."""
+
+    order_id: str
+    amount_cents: int
+    prepared: bool
+    charged: bool
+    notified: bool
+
+
+def order_graph(
+    saver: Any,
+    bank: Ledger,
+    *,
+    worker: str = "worker",
+    careful: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Any:
+    """The order agent, compiled: prepare, charge the card, tell the customer.
+
+    Each node says when it begins, through `tell` or else on stdout. `charge` does what agents usually do: it acts, and
+    then returns, and the checkpoint that remembers the act is written after that. A `careful` one
+    asks the bank first; that is enough while there is one worker at a time, and not beyond.
+    """
+
+    def say(what: str) -> None:
+        if tell is None:
+            print(f"{worker}: {what}", flush=True)
+        else:
+            tell(what)
+
+    def prepare(state: Order) -> Order:
+        say("prepare")
+        return {"prepared": True}
+
+    def charge(state: Order) -> Order:
+        say("charge")
+        order_id = state["order_id"]
+        if careful and any(entry["charge"] == order_id for entry in bank.entries()):
+            say(BANK_KNOWS)
+            return {"charged": True}
+        bank.append({"charge": order_id, "amount_cents": state["amount_cents"], "by": worker})
+        say(BANK_NOTED)
+        # A crash here has taken the money, and no checkpoint says so.
+        crash_point.reached(AFTER_CHARGE)
+        return {"charged": True}
+
+    def notify(state: Order) -> Order:
+        say("notify")
+        return {"notified": True}
+
+    builder: Any = StateGraph(Order)
+    for node in (prepare, charge, notify):
+        builder.add_node(node)
+    builder.add_edge(START, "prepare")
+    builder.add_edge("prepare", "charge")
+    builder.add_edge("charge", "notify")
+    builder.add_edge("notify", END)
+    return builder.compile(checkpointer=saver)
+
+
+class Account(TypedDict):
+    """A state that should not be one: see `balance_graph`."""
+
+    balance: int
+
+
+def balance_graph(saver: Any) -> Any:
+    """A graph whose state is a balance. It does nothing; lesson 05 writes to it from two sides."""
+    builder: Any = StateGraph(Account)
+    builder.add_node("wait", lambda state: {})
+    builder.add_edge(START, "wait")
+    return builder.compile(checkpointer=saver)
+
+
+class Conversation(TypedDict):
+    """The state of the conversation agent: messages, only ever added to."""
+
+    messages: Annotated[list[Any], operator.add]
+
+
+def conversation_graph(saver: Any, messages: Sequence[Any]) -> Any:
+    """A graph that says the recorded `messages` again, one in each super-step."""
+
+    def say(state: Conversation) -> dict[str, Any]:
+        return {"messages": [messages[len(state["messages"])]]}
+
+    def proceed(state: Conversation) -> str:
+        return "say" if len(state["messages"]) < len(messages) else END
+
+    builder: Any = StateGraph(Conversation)
+    builder.add_node("say", say)
+    builder.add_edge(START, "say")
+    builder.add_conditional_edges("say", proceed, ["say", END])
+    return builder.compile(checkpointer=saver)
+
+
+def sqlite_url(path: Path) -> str:
+    """The SQLAlchemy URL of a SQLite file; relative or absolute, on Windows too."""
+    return f"sqlite:///{path.as_posix()}"
+
+
+def find_conversation(path: str | Path = "") -> Path:
+    """The recorded file to replay: `path`, or without one the generated conversation of the kit.
+
+    That one lies in the repository's `data/`, looked for above the working directory and beside
+    the package. Raises FileNotFoundError with what to do.
+    """
+    if path:
+        chosen = Path(path).expanduser()
+        if not chosen.is_file():
+            raise FileNotFoundError(f"There is no file {chosen}. Give the path of a .jsonl file.")
+        return chosen
+    here = Path.cwd()
+    for folder in (here, *here.parents, Path(__file__).parents[2]):
+        if (folder / "data" / "conversation.jsonl").is_file():
+            return folder / "data" / "conversation.jsonl"
+    raise FileNotFoundError(
+        "data/conversation.jsonl was not found. Start Jupyter in the repository, or make the file: "
+        "python -m durable_kit.lab.conversations --seed 1 --out data/conversation.jsonl"
+    )
+
+
+def replay_conversation(saver: Any, messages: Sequence[Any], *, thread_id: str) -> None:
+    """Say all `messages` in one run with `durability="sync"`: a checkpoint on disk a message."""
+    conversation_graph(saver, messages).invoke(
+        {"messages": []},
+        {"configurable": {"thread_id": thread_id}, "recursion_limit": len(messages) + 10},
+        durability="sync",
+    )

@@ -1,0 +1,160 @@
+"""Figures that can be read, told apart, repeated to the byte, and read aloud."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from durable_kit.lab import plots
+from durable_kit.lab.measure import summarise
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+
+@pytest.fixture(scope="module")
+def growth_summary() -> pd.DataFrame:
+    rows = [
+        {"saver": saver, "steps": steps, "disk_bytes": size * (1 + 0.01 * round_)}
+        for saver, sizes in (
+            ("SqliteSaver", {50: 5e5, 100: 2e6, 200: 8e6}),
+            ("DeltaSaver", {50: 1e5, 100: 2e5, 200: 4e5}),
+        )
+        for steps, size in sizes.items()
+        for round_ in range(3)
+    ]
+    return summarise(pd.DataFrame(rows), by=["saver", "steps"])
+
+
+@pytest.fixture(scope="module")
+def figures(growth_summary: pd.DataFrame) -> dict[str, Figure]:
+    costs = pd.DataFrame(
+        {
+            "policy": ["a", "b"],
+            "n": [5, 5],
+            "replay_depth_deltas": [0, 50],
+            "read_ms": [1.0, 9.0],
+            "read_ms_low": [0.9, 7.0],
+            "read_ms_high": [1.5, 12.0],
+            "disk_bytes": [9e6, 4e5],
+            "spread": "min to max",
+        }
+    )
+    events = pd.DataFrame(
+        [(0.1, "worker", "starts"), (0.2, "bank", "noted"), (0.3, "worker", "killed")],
+        columns=["t_s", "lane", "event"],
+    )
+    return {
+        "growth": plots.growth(growth_summary, title="Growth"),
+        "replay": plots.replay_cost(costs),
+        "replay by policy": plots.replay_cost(costs, series="policy"),
+        "tradeoff": plots.tradeoff(
+            costs, names="policy", values={"disk_bytes": "bytes on disk", "read_ms": "read (ms)"}
+        ),
+        "timeline": plots.timeline(
+            events, lanes=["worker", "bank"], bad=["killed"], caption="One run.", title="A crash"
+        ),
+    }
+
+
+NAMES = ["growth", "replay", "replay by policy", "tradeoff", "timeline"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_letter_has_nine_points_at_notebook_width(
+    name: str, figures: dict[str, Figure]
+) -> None:
+    figure = figures[name]
+    assert figure.get_size_inches()[0] == plots.WIDTH_IN == 7.5
+    plots.png(figure)
+    small = [
+        (text.get_text(), text.get_fontsize())
+        for text in figure.findobj(Text)
+        if text.get_text() and text.get_visible() and text.get_fontsize() < 9
+    ]
+    assert small == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_cut_off_at_the_edges(name: str, figures: dict[str, Figure]) -> None:
+    figure = figures[name]
+    plots.png(figure)
+    box, size = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0) >= -0.01
+    assert box.x1 <= size[0] + 0.01
+    assert box.y1 <= size[1] + 0.01
+
+
+@pytest.mark.parametrize("name", ["growth", "replay", "replay by policy", "tradeoff"])
+def test_axes_say_what_they_show_and_captions_say_n(name: str, figures: dict[str, Figure]) -> None:
+    figure = figures[name]
+    assert all(axes.get_xlabel() for axes in figure.axes)
+    assert "n = " in figure.get_supxlabel()
+    assert figure.get_supxlabel().startswith("Measured here")
+
+
+def test_lines_differ_in_colour_marker_and_dashes() -> None:
+    styles = [plots.line_style(i) for i in range(5)]
+    for key in ("color", "marker", "linestyle"):
+        assert len({str(style[key]) for style in styles}) == 5, key
+
+
+def test_the_slope_of_a_growth_stands_in_its_legend(figures: dict[str, Figure]) -> None:
+    legend = figures["growth"].axes[0].get_legend()
+    assert legend is not None
+    said = [text.get_text() for text in legend.get_texts()]
+    assert said == ["SqliteSaver, slope 2.00", "DeltaSaver, slope 1.00"]
+
+
+def test_the_same_table_gives_the_same_bytes(growth_summary: pd.DataFrame, tmp_path: Path) -> None:
+    written = [
+        plots.save(plots.growth(growth_summary), tmp_path / name / "growth") for name in ("a", "b")
+    ]
+    for first, second in zip(*written, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+        assert first.stat().st_size > 5_000
+    assert b"<dc:date>" not in written[0][0].read_bytes()
+
+
+def test_a_figure_is_shown_with_its_words_and_its_data(growth_summary: pd.DataFrame) -> None:
+    figure = plots.growth(growth_summary)
+    html = plots.figure_html(figure, alt='Bytes "grow" & grow.', table=growth_summary)
+    assert '<figure style="margin:0"><img alt="Bytes &quot;grow&quot; &amp; grow."' in html
+    assert "<details>" in html
+    assert "SqliteSaver" in html
+    with pytest.raises(ValueError, match="alt is empty"):
+        plots.figure_html(figure, alt=" ")
+
+
+def test_show_leaves_named_figures_where_the_environment_says(
+    growth_summary: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    monkeypatch.setenv(plots.FIGURES_VARIABLE, str(tmp_path / "figures"))
+    figure = plots.growth(growth_summary)
+    plots.show(figure, alt="Bytes grow.")
+    assert not (tmp_path / "figures").exists()
+    plots.show(figure, alt="Bytes grow.", name="growth-measured")
+    names = sorted(file.name for file in (tmp_path / "figures").iterdir())
+    assert names == ["growth-measured.png", "growth-measured.svg"]
+    assert shown[0]["text/plain"] == "Bytes grow."
+    with pytest.raises(ValueError, match="a-z"):
+        plots.show(figure, alt="Bytes grow.", name="../etc")
+
+
+def test_figures_never_touch_pyplot() -> None:
+    code = (
+        "import sys, durable_kit.lab.plots, durable_kit.lab.widgets.growth;"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_bytes_are_said_in_words() -> None:
+    said = [plots.human_bytes(value) for value in (12, 1234, 248_000_000, 2_200_000_000)]
+    assert said == ["12 B", "1.23 kB", "248 MB", "2.2 GB"]
