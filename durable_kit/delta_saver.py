@@ -165,8 +165,10 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     ) -> RunnableConfig:
         """Store a checkpoint. When this returns it is committed, and no reference is kept.
 
-        Every channel is looked at, not only those in `new_versions`: a node may have edited a
-        value in place without returning it.
+        Every channel of the state is looked at, not only those in `new_versions`: a node may have
+        edited a value in place without returning it. LangGraph's own channels (joins, branches)
+        change through the runtime alone, so there the version decides. It must: in async mode a
+        checkpoint holds the very set in which the runtime collects a join's next arrivals.
         """
         thread_id, namespace = _log_of(config)
         merged = merged_metadata(config, metadata)
@@ -179,6 +181,11 @@ class DeltaSaver(BaseCheckpointSaver[int]):
             state=to_state(checkpoint),
             metadata=pack_metadata(merged),
             run_id=run_id if isinstance(run_id, str) else None,
+            unchanged={
+                ":" + channel
+                for channel in checkpoint["channel_values"]
+                if channel not in new_versions and channel.startswith(("join:", "branch:"))
+            },
         )
         return _config(thread_id, namespace, checkpoint["id"])
 

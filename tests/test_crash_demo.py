@@ -1,4 +1,4 @@
-"""The one-minute crash: really killed, really resumed, really charged twice, and nobody left behind."""
+"""The one-minute crash: really killed, resumed, charged twice, and nobody left behind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from durable_kit import crash_point
 from durable_kit.crash.child import (
     OVER_TIME,
@@ -158,6 +159,14 @@ def test_the_cancel_button_ends_the_worker(told: tuple[CrashStory, object, Path]
 # --------------------------------------------------------------------------- the child
 
 
+LINGER = """
+import time
+from durable_kit.crash.child import stay_no_longer_than_the_parent
+stay_no_longer_than_the_parent()
+time.sleep(60)
+"""
+
+
 def test_a_point_that_is_not_armed_costs_next_to_nothing() -> None:
     began = time.process_time()
     for _ in range(100_000):
@@ -187,7 +196,7 @@ def test_an_exit_status_is_read_for_what_it_is() -> None:
 def test_a_silent_child_is_given_up_and_ended() -> None:
     silent = [sys.executable, "-c", "import time; time.sleep(60)"]
     with Child(_popen(silent)) as child:
-        with pytest.raises(ChildFailed, match="said nothing for 0.3 s"):
+        with pytest.raises(ChildFailed, match=r"said nothing for 0\.3 s"):
             child.until("anything", timeout_s=0.3)
         with pytest.raises(ChildFailed, match="did not end"):
             child.wait(timeout_s=0.1)
@@ -197,8 +206,7 @@ def test_a_silent_child_is_given_up_and_ended() -> None:
 
 def test_a_child_goes_when_its_parent_goes() -> None:
     """The pipe ends with the parent, however the parent ended."""
-    worker = "from durable_kit.crash import child; child.stay_no_longer_than_the_parent(); import time; time.sleep(60)"
-    process = _popen([sys.executable, "-c", worker])
+    process = _popen([sys.executable, "-c", LINGER])
     assert process.stdin is not None
     time.sleep(0.2)
     assert process.poll() is None
@@ -209,8 +217,7 @@ def test_a_child_goes_when_its_parent_goes() -> None:
 
 def test_a_child_goes_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DURABLE_KIT_CHILD_DEADLINE_S", "0.2")
-    worker = "from durable_kit.crash import child; child.stay_no_longer_than_the_parent(); import time; time.sleep(60)"
-    process = _popen([sys.executable, "-c", worker])
+    process = _popen([sys.executable, "-c", LINGER])
     assert process.wait(20) == OVER_TIME
     _close(process)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from durable_kit import BrokenChain, DeltaSaver
 from durable_kit.lab import damage
 from durable_kit.lab.damage import flip_byte, look, make_specimen

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from durable_kit import Codec, Database, DeltaSaver, EveryN, SizeRatio
 from durable_kit.lab.growth_model import GrowthRequest, policy_of, simulate
 from durable_kit.lab.widgets.growth import LANGGRAPH_BOOKKEEPING_BYTES

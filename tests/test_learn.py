@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from durable_kit.lab import exercises, learn
 from durable_kit.lab.exercises import Exercise, lesson_00, lesson_05
 from durable_kit.lab.learn import CheckFailed, check, compare, hint, predict

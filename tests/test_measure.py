@@ -1,4 +1,4 @@
-"""Trials become a table that says its units, its n, its spread, its machine, and whether it is whole."""
+"""Trials become a table that says its units, n, spread and machine, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+
 from durable_kit.lab.measure import growth_exponent, run_trials, summarise
 
 

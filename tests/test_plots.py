@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from durable_kit.lab import plots
-from durable_kit.lab.measure import summarise
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+
+from durable_kit.lab import figure_style, plots
+from durable_kit.lab.measure import summarise
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_every_letter_has_nine_points_at_notebook_width(
     name: str, figures: dict[str, Figure]
 ) -> None:
     figure = figures[name]
-    assert figure.get_size_inches()[0] == plots.WIDTH_IN == 7.5
+    assert figure.get_size_inches()[0] == figure_style.WIDTH_IN == 7.5
     plots.png(figure)
     small = [
         (text.get_text(), text.get_fontsize())
@@ -97,7 +98,7 @@ def test_axes_say_what_they_show_and_captions_say_n(name: str, figures: dict[str
 
 
 def test_lines_differ_in_colour_marker_and_dashes() -> None:
-    styles = [plots.line_style(i) for i in range(5)]
+    styles = [figure_style.line_style(i) for i in range(5)]
     for key in ("color", "marker", "linestyle"):
         assert len({str(style[key]) for style in styles}) == 5, key
 
@@ -156,5 +157,5 @@ def test_figures_never_touch_pyplot() -> None:
 
 
 def test_bytes_are_said_in_words() -> None:
-    said = [plots.human_bytes(value) for value in (12, 1234, 248_000_000, 2_200_000_000)]
+    said = [figure_style.human_bytes(value) for value in (12, 1234, 248_000_000, 2_200_000_000)]
     assert said == ["12 B", "1.23 kB", "248 MB", "2.2 GB"]

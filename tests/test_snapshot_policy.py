@@ -167,7 +167,7 @@ def test_huge_limits_are_limits() -> None:
 
 
 def test_policies_are_values() -> None:
-    assert SizeRatio() == SizeRatio(8.0, max_depth=1000, self_contained=False)
+    assert SizeRatio() == SizeRatio(32.0, max_depth=1000, self_contained=False)
     assert EveryN(10) == EveryN(10) != EveryN(10, self_contained=True)
     with pytest.raises(AttributeError):
         EveryN(10).n = 0  # type: ignore[misc]

@@ -4,10 +4,10 @@ An exception is not a crash: `finally` runs, buffers are flushed, connections sa
 what survives, a process has to stop between two instructions. Three things go wrong with that in
 practice, and each has an answer here:
 
-    the kill comes too early or too late   the child announces its crash point, the parent kills then
+    the kill comes too early or too late   the child announces its crash point, then it is killed
     the child had ended by itself before   `Death.killed` comes from the exit status, not from hope
-    the parent dies first                  the child reads a pipe that ends with the parent, and goes;
-                                           it has a deadline as well
+    the parent dies first                  the child reads a pipe that ends with the parent, and
+                                           goes; it has a deadline as well
 
     parent                                        child (its own session: Ctrl-C does not reach it)
       Child.start(module, crash_at=…)  ────────▶  stay_no_longer_than_the_parent()
@@ -224,7 +224,8 @@ def stay_no_longer_than_the_parent() -> None:
 
 def stand_by(words: str) -> None:
     """For the child: say `words`, and wait until the parent calls `go`."""
-    print(words, flush=True)
+    sys.stdout.write(words + "\n")
+    sys.stdout.flush()
     _told_to_go.wait()
 
 

@@ -32,17 +32,22 @@ from durable_kit.lab.guard import Limits, Outcome, execute, limits_for_this_mach
 README_FIGURES = {"05_snapshot_delta_compaction": ["growth", "replay-cost"]}
 """Lesson -> the figures of it that the README shows."""
 
+_Exporter: Any = HTMLExporter  # nbconvert is not annotated
 LIMITS = Limits(cell_s=120, notebook_s=240)  # a book may take its time; the tests are stricter
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build the book, or refresh the README's figures. 0 without findings, 1 with, 2 for nothing."""
+    """Build the book, or refresh the README's figures. 0: no findings, 1: some, 2: no notebook."""
     parser = argparse.ArgumentParser(
         prog="python -m durable_kit.lab.book", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("lessons", nargs="*", help="only lessons whose names begin like this")
-    parser.add_argument("--figures", action="store_true", help="refresh docs/figures for the README")
-    parser.add_argument("--root", type=Path, default=Path.cwd(), help="the repository (default: here)")
+    parser.add_argument(
+        "--figures", action="store_true", help="refresh docs/figures for the README"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path.cwd(), help="the repository (default: here)"
+    )
     arguments = parser.parse_args(argv)
     root: Path = arguments.root
     if arguments.figures:
@@ -71,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
 def page(notebook: Any, *, title: str) -> str:
     """One executed notebook as a page that needs no server and no kernel."""
     # Nothing is fetched when the page is opened: there are no formulas and no live widgets in it.
-    exporter = HTMLExporter(template_name="lab", mathjax_url="", require_js_url="")
+    exporter: Any = _Exporter(template_name="lab", mathjax_url="", require_js_url="")
     # A widget without a kernel cannot do anything; its static default stands before it.
     for cell in notebook.cells:
         cell["outputs"] = [o for o in cell.get("outputs", []) if not _is_widget(o)]

@@ -135,7 +135,8 @@ def run_crash(
 ) -> CrashStory:
     """Start a worker, kill it between the charge and the checkpoint, resume in a second worker.
 
-    `careful` workers ask the bank before they charge. `folder` keeps the database and the ledger (default: a temporary one that is removed).
+    `careful` workers ask the bank before they charge. `folder` keeps the database and the ledger
+    (default: a temporary one that is removed).
     `on_progress(done, what_comes)` is called `STEPS` times. Raises `ChildFailed` when the crash
     did not happen as told, or when `cancelled` was set; no process is left in any case.
     """
@@ -198,7 +199,13 @@ class _Run:
         self._log.note("database", f"next: {', '.join(after_resume.next) or 'none'}")
         self._on_progress(STEPS, "done")
         return CrashStory(
-            death, after_kill, ledger_after_kill, resumed, after_resume, ledger, tuple(self._log.events)
+            death,
+            after_kill,
+            ledger_after_kill,
+            resumed,
+            after_resume,
+            ledger,
+            tuple(self._log.events),
         )
 
     def _start(self, what: str, worker: str, *, crash_at: str | None) -> Child:

@@ -51,7 +51,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What the checks say of a specimen. `error`: what reading the newest state raised, if it did."""
+    """What the checks say of a specimen. `error`: what reading its newest state raised, or ""."""
 
     flips: tuple[Flip, ...]
     records: int
@@ -63,7 +63,7 @@ class Damaged:
 def make_specimen(
     path: Path, *, messages: int = 40, policy: SnapshotPolicy | None = None
 ) -> ThreadStats:
-    """Store a generated conversation in a new database at `path`, close it, and return its sizes."""
+    """Store a generated conversation in a new database at `path`, close it, return its sizes."""
     with DeltaSaver.open(sqlite_url(path), policy=policy) as saver:
         replay_conversation(saver, generate(5, messages), thread_id=THREAD_ID)
         return saver.stats(THREAD_ID)

@@ -200,7 +200,8 @@ class _Run:
                     await client.async_execute_cell(cell, n)
                 except CellTimeoutError:
                     self._found("over time", _name(n, cell), f"more than {self.limits.cell_s:g} s")
-                    await client.km.shutdown_kernel(now=True)
+                    kernel: Any = client.km
+                    await kernel.shutdown_kernel(now=True)
                     return
                 except CellExecutionError:
                     break  # the error stands in the cell's outputs

@@ -122,7 +122,7 @@ def _watch_children(shell: Any) -> None:
     _after(multiprocessing.process.BaseProcess, "start", lambda child: _processes.append(child))
     system = os.system
 
-    def watched_system(command: str) -> int:
+    def watched_system(command: Any) -> int:
         code = system(command)
         if code != 0:
             note("child failed", f"os.system({command!r}) returned {code}")
@@ -139,7 +139,7 @@ def _watch_children(shell: Any) -> None:
 
 
 def _after(cls: Any, name: str, note_it: Callable[[Any], object]) -> None:
-    """Let `note_it(self)` run before the method `name`, which may be the last thing that happens."""
+    """Let `note_it(self)` run before the method `name`, or after one that makes or starts it."""
     method = getattr(cls, name)
 
     @functools.wraps(method)

@@ -88,9 +88,10 @@ def _words(markdown: str) -> int:
 
 
 def _parses(source: str) -> bool:
+    transformer: Any = TransformerManager  # it is not annotated
     try:
         compile(
-            TransformerManager().transform_cell(source),
+            transformer().transform_cell(source),
             "cell",
             "exec",
             flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,

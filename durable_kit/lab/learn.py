@@ -9,13 +9,13 @@ asks for a prediction before it measures, and holds it against the measurement a
 
 and asks for an answer that a program can test:
 
-    answer = ...                                 not solved yet: says so, and the notebook runs on
-    check("05.build", answer)                    ✗ names the invariant that broke, with a counterexample
+    answer = ...                                 not solved yet: says so, the notebook runs on
+    check("05.build", answer)                    ✗ names the broken invariant, and what was found
 
 Nothing here stops "Run All": no prediction, a prediction that makes no sense, a wrong answer, a
-state file that cannot be written all show a message and go on. The exception is deliberate. Where
-the solutions are tested, `DURABLE_KIT_SOLUTIONS=1` makes an answer that does not pass raise, so that
-a solution notebook that solves nothing cannot be green.
+state file that cannot be written all show a message and go on. One exception is deliberate: where
+the solutions are tested, `DURABLE_KIT_SOLUTIONS=1` makes an answer that does not pass raise. A
+solution notebook that solves nothing cannot be green.
 
 Predictions stay on this machine, in the user's state directory or where `DURABLE_KIT_STATE_DIR`
 says; `forget_predictions` removes them.
@@ -236,12 +236,12 @@ def _number(value: float) -> str:
 
 def _say(text: str, *, bad: bool = False, good: bool = False) -> None:
     """As a coloured line in a notebook, as plain text elsewhere."""
-    from IPython import get_ipython
-    from IPython.display import display
+    import IPython
 
-    if get_ipython() is None:  # type: ignore[no-untyped-call]
+    if IPython.get_ipython() is None:
         print(text)
         return
+    display: Any = IPython.display.display
     colour = "#b00020" if bad else "#1b6e3c" if good else "#555555"
     style = f"border-left:4px solid {colour};padding:4px 10px;white-space:pre-wrap"
     display(

@@ -14,8 +14,8 @@ What each figure owes its reader:
 
 Figures are objects (`Figure` and `FigureCanvasAgg`). `pyplot` keeps one global "current figure";
 a widget's callback may run in another OS thread, and the two would draw into each other. For the
-same reason styles are passed as arguments and never set globally, and one lock is held while a
-figure is drawn.
+same reason one lock is held while a figure is drawn, and styles (`figure_style.py`) are passed as
+arguments and never set globally.
 """
 
 from __future__ import annotations
@@ -31,99 +31,36 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.style
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from durable_kit.lab.figure_style import (
+    COLOURS,
+    HATCHES,
+    MARKERS,
+    SMALL_PT,
+    TEXT_PT,
+    TITLE_PT,
+    WIDTH_IN,
+    byte_ticks,
+    human_bytes,
+    label_axes,
+    line_style,
+    log_axes,
+    new_figure,
+    plain_ticks,
+)
 from durable_kit.lab.measure import growth_exponent
 
-WIDTH_IN = 7.5
-SMALL_PT, TEXT_PT, TITLE_PT = 9, 10, 11
-DPI = 120
 FIGURES_VARIABLE = "DURABLE_KIT_FIGURES"
 """Names a directory in which `show` also leaves each named figure as SVG and PNG."""
-
-COLOURS: tuple[str, ...] = tuple(
-    matplotlib.style.library["tableau-colorblind10"]["axes.prop_cycle"].by_key()["color"][i]
-    for i in (0, 1, 3, 4, 5)  # the greys of the palette are too near each other
-)
-MARKERS = ("o", "s", "^", "D", "v")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
-HATCHES = ("", "///", "...", "xxx", "\\\\\\")
-GRID: Mapping[str, Any] = {"color": "#d0d0d0", "linewidth": 0.6}
 
 _drawing = threading.RLock()
 
 
 # -- figures -----------------------------------------------------------------------------------
-
-
-def new_figure(
-    columns: int = 1,
-    *,
-    height_in: float = 3.6,
-    caption: str = "",
-    ratios: Sequence[float] = (),
-    margins: Mapping[str, float] | None = None,
-) -> tuple[Figure, list[Axes]]:
-    """An empty figure at notebook width with `columns` axes side by side.
-
-    Room for labels is measured, which draws them an extra time. With fixed `margins` (of
-    `subplots_adjust`) that is saved: for panels, which redraw while a hand is on the slider.
-    """
-    layout: Any = "none" if margins else "constrained"
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout=layout)
-    if margins:
-        figure.subplots_adjust(**margins)
-    FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(1, columns, width_ratios=list(ratios) or None)
-    axes = [figure.add_subplot(grid[0, i]) for i in range(columns)]
-    for one in axes:
-        one.tick_params(labelsize=SMALL_PT)
-        one.grid(visible=True, **GRID)
-        one.set_axisbelow(True)
-        one.spines[["top", "right"]].set_visible(False)
-    if caption:
-        at = {"y": 0.01} if margins else {}  # a given y would take it out of the measured layout
-        figure.supxlabel(caption, fontsize=SMALL_PT, x=0.01, ha="left", color="#404040", **at)
-    return figure, axes
-
-
-def line_style(i: int) -> dict[str, Any]:
-    """Colour, marker and dashes of the i-th line: each alone is enough to tell it."""
-    return {
-        "color": COLOURS[i % len(COLOURS)],
-        "marker": MARKERS[i % len(MARKERS)],
-        "linestyle": DASHES[i % len(DASHES)],
-        "markersize": 6,
-        "linewidth": 1.8,
-    }
-
-
-def label_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
-    axes.set_xlabel(x, fontsize=TEXT_PT)
-    axes.set_ylabel(y, fontsize=TEXT_PT)
-    if title:
-        axes.set_title(title, fontsize=TITLE_PT, loc="left")
-
-
-def log_axes(axes: Axes) -> None:
-    """Both axes logarithmic, with ticks in plain words: 1,000 steps, 1 MB."""
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-    plain_numbers(axes.xaxis)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
-
-
-def plain_numbers(axis: Axis) -> None:
-    """Ticks as 3,000."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def growth(
@@ -182,9 +119,9 @@ def lines(
             **style,
         )  # fmt: skip
     axes.set_ylim(bottom=0)
-    plain_numbers(axes.xaxis)
+    plain_ticks(axes.xaxis)
     if y.endswith("_bytes"):
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
+        byte_ticks(axes.yaxis)
     label_axes(axes, x=x_label, y=y_label, title=title)
     if series is not None:
         axes.legend(fontsize=SMALL_PT, frameon=False)
@@ -247,8 +184,8 @@ def tradeoff(
             )  # fmt: skip
         one.set_xlim(0, max([*ends, *numbers, 1e-9]) * 1.3)
         if as_bytes:
-            one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
-        one.xaxis.get_major_locator().set_params(nbins=4)
+            byte_ticks(one.xaxis)
+        one.xaxis.set_major_locator(MaxNLocator(nbins=4))
         one.set_yticks(places, rows if i == 0 else [""] * len(rows))
         one.grid(visible=False, axis="y")
         one.set_xlabel(said, fontsize=TEXT_PT)
@@ -311,8 +248,9 @@ def timeline(
 def png(figure: Figure) -> bytes:
     """The figure as PNG. The same figure gives the same bytes; safe from any OS thread."""
     buffer = io.BytesIO()
+    canvas: Any = FigureCanvasAgg(figure)
     with _drawing:  # straight to the canvas: savefig would draw everything twice
-        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+        canvas.print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -347,22 +285,15 @@ def show(figure: Figure, *, alt: str, table: pd.DataFrame | None = None, name: s
 
     With `name`, and where `DURABLE_KIT_FIGURES` names a directory, it is saved there as well.
     """
-    from IPython.display import display
+    from IPython import display as ipython
 
-    display({"text/html": figure_html(figure, alt=alt, table=table), "text/plain": alt}, raw=True)
+    shown: Any = ipython.display
+    shown({"text/html": figure_html(figure, alt=alt, table=table), "text/plain": alt}, raw=True)
     folder = os.environ.get(FIGURES_VARIABLE)
     if folder and name:
         if not re.fullmatch(r"[a-z0-9-]+", name):
             raise ValueError(f"{name!r}: a figure's name is made of a-z, 0-9 and hyphens.")
         save(figure, Path(folder) / name)
-
-
-def human_bytes(value: float) -> str:
-    """1234567 -> "1.23 MB"; decimal units, as disks are sold."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} B"
 
 
 def _plain(value: float) -> str:

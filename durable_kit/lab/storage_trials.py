@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -159,7 +160,7 @@ def field_changes(*, steps: int = 60, seed: int = 5) -> pd.DataFrame:
     rows = []
     for name, changes, values in _fields(steps, random.Random(seed)):
         encoded = [codec.encode(value) for value in values]
-        deltas = [diff(a, b) for a, b in zip(encoded, encoded[1:], strict=False)]
+        deltas = [diff(a, b) for a, b in pairwise(encoded)]
         known = [delta for delta in deltas if delta is not None]
         kinds = [delta.op for delta in known]
         rows.append(

@@ -76,9 +76,10 @@ def order_graph(
 ) -> Any:
     """The order agent, compiled: prepare, charge the card, tell the customer.
 
-    Each node says when it begins, through `tell` or else on stdout. `charge` does what agents usually do: it acts, and
-    then returns, and the checkpoint that remembers the act is written after that. A `careful` one
-    asks the bank first; that is enough while there is one worker at a time, and not beyond.
+    Each node says when it begins, through `tell` or else on stdout. `charge` does what agents
+    usually do: it acts, and then returns, and the checkpoint that remembers the act is written
+    after that. A `careful` one asks the bank first; that is enough while there is one worker at a
+    time, and not beyond.
     """
 
     def say(what: str) -> None:

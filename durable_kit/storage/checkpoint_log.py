@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from durable_kit.storage.database import Database, Tx
 from durable_kit.storage.fold import Writer, write_delta, write_snapshot
 from durable_kit.storage.image import Image, full_size, snapshot_size
 from durable_kit.storage.listing import (
+    check_identity,
     find_checkpoint,
     list_checkpoints,
     prove_absence,
@@ -138,9 +139,12 @@ class CheckpointLog:
         state: Mapping[str, Any],
         metadata: Any,
         run_id: str | None = None,
+        unchanged: Collection[str] = (),
     ) -> Record:
         """Store the state of a checkpoint. Storing the same one again changes nothing; storing
         another state under a known id replaces it.
+
+        `unchanged`: names whose value is the parent's, whatever `state` holds for them.
 
         Raises `UnstorableValue` for what could not come back equal, before anything is written,
         and `BrokenChain` if the parent's chain is damaged.
@@ -159,7 +163,13 @@ class CheckpointLog:
         for _attempt in range(6):
             tip = self._tip(key, draft)
             # The costly part, encoding the state, happens before the transaction.
-            planned = plan(tip, state, self.codec, trust_identity=self.trust_identity)
+            planned = plan(
+                tip,
+                state,
+                self.codec,
+                trust_identity=self.trust_identity,
+                unchanged=unchanged,
+            )
             append = self._append_known if known else self._append
             try:
                 with self.database.write() as tx:
@@ -381,11 +391,11 @@ class CheckpointLog:
             hold_back(tx, thread_id)
             rows = self.rows(tx, thread_id, namespace)
             sequence, count, previous = 0, 0, ZERO
-            if tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources:
-                # The usual case: the first write on the checkpoint stored last. One statement
-                # finds out whether that is still so, and counts it.
-                if rows.count_writes(tip.sequence, 1, was=0):
-                    sequence = tip.sequence
+            # The usual case is the first write on the checkpoint stored last. One statement finds
+            # out whether that is still so, and counts it.
+            usual = tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources
+            if tip is not None and usual and rows.count_writes(tip.sequence, 1, was=0):
+                sequence = tip.sequence
             if not sequence:
                 sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)
                 if count:
@@ -470,13 +480,18 @@ class CheckpointLog:
             head = rows.head()
             if head is None:
                 return None
-            sequence = head.latest_sequence
             if checkpoint_id is not None:
-                found = find_checkpoint(rows, head, checkpoint_id)
-                sequence = found.sequence if found is not None else 0
-            if sequence == 0:
-                return None
-            return self.reader.entries(rows, [sequence])[sequence]
+                return self._entry(rows, head, checkpoint_id)
+            latest = head.latest_sequence
+            return self.reader.entries(rows, [latest])[latest] if latest else None
+
+    def _entry(self, rows: LogRows, head: Head, checkpoint_id: str) -> Entry | None:
+        found = find_checkpoint(rows, head, checkpoint_id)
+        if found is None:
+            return None
+        entry = self.reader.entries(rows, [found.sequence])[found.sequence]
+        check_identity(rows, entry.record, checkpoint_id)
+        return entry
 
     def history(
         self,
@@ -498,11 +513,14 @@ class CheckpointLog:
             head = rows.head()
             if head is None:
                 return []
-            if checkpoint_id is not None:
-                found = find_checkpoint(rows, head, checkpoint_id)
-                chosen = [found.sequence] if found is not None else []
-            else:
-                chosen = list_checkpoints(rows, head, before=before, limit=limit, matches=matches)
+            chosen = list_checkpoints(
+                rows,
+                head,
+                checkpoint_id=checkpoint_id,
+                before=before,
+                limit=limit,
+                matches=matches,
+            )
             entries = self.reader.entries(rows, sorted(chosen))
         return [entries[sequence] for sequence in chosen]
 
@@ -518,6 +536,7 @@ class CheckpointLog:
                     return
                 stretch = sorted(rows.chain([found.sequence]), reverse=True)
                 entries = self.reader.entries(rows, sorted(stretch))
+                check_identity(rows, entries[found.sequence].record, wanted)
             for sequence in stretch:
                 yield entries[sequence]
             wanted = entries[stretch[-1]].record.parent_id
@@ -537,13 +556,12 @@ class CheckpointLog:
             head = rows.head()
             if head is None:
                 return None
-            found = find_checkpoint(rows, head, draft.parent_id)
-            if found is None:
+            entry = self._entry(rows, head, draft.parent_id)
+            if entry is None:
                 return None
-            entry = self.reader.entries(rows, [found.sequence])[found.sequence]
             tip = _tip_from(entry)
             tip.sources, tip.last_write = self.reader.sources(
-                rows, found.sequence, found.writes_count
+                rows, tip.sequence, entry.record.writes_count
             )
         return tip
 
@@ -563,9 +581,7 @@ class CheckpointLog:
 
 
 def _with_record(head: Head, record: Record) -> Head:
-    return replace(
-        head.with_one_more(record.sequence, record.checksum), latest_sequence=record.sequence
-    )
+    return head.with_one_more(record.sequence, record.checksum, latest=record.sequence)
 
 
 def _tip_from(entry: Entry) -> Tip:

@@ -104,7 +104,7 @@ class Tx:
         SQLite has no array parameters and unpacks a JSON text; PostgreSQL takes an array.
         """
         if self.is_sqlite:
-            return f"{column} IN (SELECT value FROM json_each(:{name}))"  # noqa: S608 - our names
+            return f"{column} IN (SELECT value FROM json_each(:{name}))"
         return f"{column} = ANY(:{name})"
 
     def many(self, numbers: Sequence[int]) -> Any:
@@ -374,8 +374,8 @@ class Database:
 
     def _damaged(self, reason: str) -> StorageDamaged:
         return StorageDamaged(
-            f"{self.url!r}: the file itself is damaged ({reason}). Keep a copy of it, and restore a "
-            "backup, or save what can be read with the .recover command of SQLite's own shell."
+            f"{self.url!r}: the file itself is damaged ({reason}). Keep a copy of it, and restore "
+            "a backup, or save what can be read with the .recover command of SQLite's own shell."
         )
 
     def _translate(self, error: BaseException) -> None:

@@ -66,12 +66,18 @@ class Writer:
         if len(new) >= SMALL:
             found = self._find(new)
             if found is not None:
-                return Runs([found])
+                return Runs.at(found)
             if parts is not None and not self.finds_only:
                 pieces = parts()
                 if b"".join(pieces) == new:
                     return Runs(self._find(piece) or self._inline(piece) for piece in pieces)
-        return Runs() if self.finds_only else Runs([self._inline(new)])
+        return Runs() if self.finds_only else Runs.at(self._inline(new))
+
+    def put(self, new: bytes) -> int:
+        """Put small bytes into the blob without looking for them. Returns how many."""
+        if not self.finds_only:
+            self.blob += new
+        return len(new)
 
     def _find(self, new: bytes) -> Address | None:
         if len(new) >= SMALL:
@@ -99,6 +105,10 @@ def write_delta(image: Image, changes: Sequence[Change], writer: Writer) -> tupl
             del result[change.name]
             continue
         delta = change.delta
+        if delta.op == "set" and len(delta.new) < SMALL:  # never worth an address
+            header.append([key, _SET, writer.put(delta.new)])
+            result[change.name] = Value.of(delta.new)
+            continue
         runs = writer.place(delta.new, change.parts)
         header.append([key, _OPS.index(delta.op), runs.pack(writer.sequence), *_numbers(delta)])
         before = result.get(change.name)

@@ -45,6 +45,9 @@ class _Buffer:
     objects_bytes: int = 0
 
 
+_NOWHERE = Runs()  # of all buffers whose place is not known; never added to
+
+
 class Value:
     """One named value of a state: `length` bytes of a buffer.
 
@@ -79,7 +82,7 @@ class Value:
     def from_body(
         cls, shape: Shape, body: bytes | bytearray, items: int, runs: Runs | None = None
     ) -> Value:
-        buffer = _Buffer(body, runs or Runs())
+        buffer = _Buffer(body, runs or _NOWHERE)
         return cls(shape, buffer, len(body), items)
 
     # -- bytes ---------------------------------------------------------------------------------
@@ -155,6 +158,8 @@ class Value:
                 buffer.objects = list(self._buffer.objects)
                 buffer.objects_bytes = self._buffer.objects_bytes
         if runs and buffer.runs.length == self.length:
+            if buffer.runs is _NOWHERE:
+                buffer.runs = Runs()
             buffer.runs.extend(runs)
         if isinstance(buffer.body, bytes):  # it grows for the first time
             buffer.body = bytearray(buffer.body)

@@ -42,21 +42,24 @@ def list_checkpoints(
     rows: LogRows,
     head: Head,
     *,
+    checkpoint_id: str | None = None,
     before: str | None = None,
     limit: int | None = None,
     matches: Matches | None = None,
 ) -> list[int]:
     """The sequences of a log's checkpoints, the one written last first.
 
-    `before`: only what was written before the checkpoint with this id. An id that is not in the
-    log is compared as text; LangGraph's ids are sorted by time. `matches` looks at the record and
+    `checkpoint_id`: only this one. `before`: only what was written before the checkpoint with
+    this id; an unknown id is compared as text, as ids are sorted by time. `matches` looks at the
+    record and
     its metadata. Raises `BrokenChain` if a record may be missing from the list.
     """
     if limit is not None and limit <= 0:
         return []
-    if limit == 1 and before is None and matches is None:
+    if limit == 1 and checkpoint_id is None and before is None and matches is None:
         return [head.latest_sequence] if head.latest_sequence else []
-    prove_count(rows, head)
+    if checkpoint_id is None:
+        prove_count(rows, head)
     end = head.next_sequence
     if before is not None:
         here = rows.find(before).get(before)
@@ -64,8 +67,15 @@ def list_checkpoints(
             prove_absence(rows, head, before)
             matches = _earlier(before, matches)
         else:
-            _checked(rows, [here.sequence])
+            check_identity(rows, _checked(rows, [here.sequence])[0], before)
             end = here.sequence
+    if checkpoint_id is not None:
+        found = find_checkpoint(rows, head, checkpoint_id)
+        if found is None or found.sequence >= end:
+            return []
+        record = _checked(rows, [found.sequence])[0]
+        check_identity(rows, record, checkpoint_id)
+        return [found.sequence] if matches is None or matches(record) else []
     if matches is None:
         return list(_real(rows, end, limit))
     chosen: list[int] = []
@@ -76,6 +86,13 @@ def list_checkpoints(
             if len(chosen) == limit:
                 break
     return chosen
+
+
+def check_identity(rows: LogRows, record: Record, checkpoint_id: str) -> None:
+    """Make sure that the index of ids led to the right record. Raises `BrokenChain`."""
+    if record.checkpoint_id != checkpoint_id:
+        found = f"the index of ids leads to {record.checkpoint_id} instead"
+        rows.broken(found, sequence=record.sequence, checkpoint_id=checkpoint_id)
 
 
 def prove_count(rows: LogRows, head: Head) -> None:
@@ -133,15 +150,15 @@ def _real(rows: LogRows, end: int, limit: int | None) -> Iterator[int]:
     left = limit
     while left is None or left > 0:
         found = rows.tx.rows(
-            """
+            f"""
             SELECT sequence, kind
               FROM checkpoints
              WHERE thread_key = :key AND sequence < :end
-             ORDER BY sequence DESC
-            """
-            + ("" if left is None else f" LIMIT {int(left)}"),
+             ORDER BY sequence DESC {"" if left is None else "LIMIT :left"}
+            """,
             key=rows.key,
             end=end,
+            **({} if left is None else {"left": left}),
         )
         awaited = [sequence for sequence, kind in found if kind == "awaited"]
         if awaited:
@@ -156,6 +173,8 @@ def _checked(rows: LogRows, sequences: Sequence[int]) -> list[Record]:
     found = rows.some(
         f"AND {rows.tx.among('r.sequence', 'wanted')}", wanted=rows.tx.many(sequences)
     )
+    if len(found) != len(sequences):
+        rows.broken("a record that an index leads to is missing", sequence=sequences[0])
     return [rows.record(row) for row in found]
 
 

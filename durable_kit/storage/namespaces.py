@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from durable_kit.errors import BrokenChain
 from durable_kit.storage.database import Tx
@@ -180,7 +180,7 @@ def _text(column: Any) -> str:
     return unescape_text(column) if isinstance(column, str) else f"\0{column!r}"
 
 
-def _broken(thread_id: str, found: str) -> None:
+def _broken(thread_id: str, found: str) -> NoReturn:
     raise BrokenChain(
         thread_id=thread_id,
         namespace="",

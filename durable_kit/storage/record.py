@@ -165,14 +165,17 @@ class Head:
             )
         )
 
-    def with_one_more(self, sequence: int, checksum: bytes) -> Head:
-        """The head after one more record, the highest so far."""
-        return replace(
-            self,
-            next_sequence=sequence + 1,
-            records=self.records + 1,
-            sequence_sum=self.sequence_sum + sequence,
-            digest=xor(self.digest, checksum),
+    def with_one_more(self, sequence: int, checksum: bytes, latest: int | None = None) -> Head:
+        """The head after one more record, the highest so far; `latest` if it is a checkpoint."""
+        return Head(
+            self.thread_id,
+            self.namespace,
+            sequence + 1,
+            self.latest_sequence if latest is None else latest,
+            self.records + 1,
+            self.sequence_sum + sequence,
+            self.namespaces,
+            xor(self.digest, checksum),
         )
 
     def with_one_less(self, sequence: int, checksum: bytes) -> Head:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import ormsgpack
 
+from durable_kit.errors import StorageDamaged
 from durable_kit.storage.database import Tx
-from durable_kit.storage.namespaces import hold_back, look
+from durable_kit.storage.namespaces import Namespaces, hold_back, look
 from durable_kit.storage.record import escape_text
 from durable_kit.storage.rows import LogRows
 from durable_kit.storage.survey import Problem, Survey, digest_of
@@ -69,15 +70,12 @@ def verify(log: CheckpointLog, thread_id: str) -> Verification:
 
     Reads the whole thread. Raises nothing for damage.
     """
-    records = 0
-    with log.database.read() as tx:
-        found = look(log, tx, thread_id)
-        problems = [Problem("", None, None, problem) for problem in found.problems]
-        for rows in found.logs:
-            survey = Survey(log.reader, rows)
-            records += survey.count
-            problems += survey.problems
-    return Verification(thread_id, records, problems)
+    try:
+        with log.database.read() as tx:
+            _, surveys, problems = _surveyed(log, tx, thread_id)
+    except StorageDamaged as error:
+        return Verification(thread_id, 0, [Problem("", None, None, str(error))])
+    return Verification(thread_id, sum(survey.count for survey in surveys), problems)
 
 
 def recover(log: CheckpointLog, thread_id: str) -> Recovery:
@@ -90,29 +88,50 @@ def recover(log: CheckpointLog, thread_id: str) -> Recovery:
     lost = _Lost()
     with log.database.write() as tx:
         hold_back(tx, thread_id)
-        found = look(log, tx, thread_id)
-        problems = [Problem("", None, None, problem) for problem in found.problems]
+        found, surveys, problems = _surveyed(log, tx, thread_id)
+        if problems and _reindexed(tx):  # a damaged index hides rows, and shows others
+            found, surveys, _ = _surveyed(log, tx, thread_id)
         removal = _Removal(tx, thread_id, log.clock.now_us())
-        for rows in found.logs:
-            survey = Survey(log.reader, rows)
-            problems += survey.problems
+        for survey in surveys:
             if survey.problems:
-                _mend(rows, survey, removal, lost)
-            log.forget(rows.key)
+                _mend(survey.rows, survey, removal, lost)
+            log.forget(survey.rows.key)
         for key in found.strays:
             removal.of_head(key, "it stands under a key that is not its own")
         if found.lost:
             lost.steps += removal.of_log(found.lost, "its head is gone, and with it its namespace")
             log.forget(found.lost)
         if problems and found.logs:
-            root = found.logs[0]
-            _settle_namespaces(root, found.logs[1:])
+            _settle_namespaces(found.logs[0], found.logs[1:])
         for rows in found.logs[:1]:
             head = rows.head()
             if head is not None and head.latest_sequence:
                 kept = rows.chain([head.latest_sequence])[head.latest_sequence].checkpoint_id
         lost.bytes = removal.bytes
     return Recovery(thread_id, kept, lost.steps, lost.writes, lost.bytes, problems)
+
+
+def _surveyed(
+    log: CheckpointLog, tx: Tx, thread_id: str
+) -> tuple[Namespaces, list[Survey], list[Problem]]:
+    found = look(log, tx, thread_id)
+    surveys = [Survey(log.reader, rows) for rows in found.logs]
+    problems = [Problem("", None, None, problem) for problem in found.problems]
+    for survey in surveys:
+        problems += survey.problems
+    return found, surveys, problems
+
+
+def _reindexed(tx: Tx) -> bool:
+    """Make the indexes anew from the rows. False if that did not work, or is not ours to do."""
+    if not tx.is_sqlite:  # takes an index of its own there, and the rights to it
+        return False
+    try:
+        for table in ("checkpoint_heads", "checkpoints", "checkpoint_writes", "checkpoint_packs"):
+            tx.execute(f"REINDEX {table}")
+    except tx.integrity_error:  # two rows with one key: they are for the survey to sort
+        return False
+    return True
 
 
 @dataclass(slots=True)
@@ -148,11 +167,13 @@ def _mend(rows: LogRows, survey: Survey, removal: _Removal, lost: _Lost) -> None
     else:
         removal.of_head(rows.key, "it does not match its checksum")
         head = rows.new_head()
-    used = [n for n in (*survey.good, *survey.bad) if isinstance(n, int)]
+    used: list[object] = [*survey.good, *survey.bad]  # a damaged sequence may be anything
     rows.save_head(
         replace(
             head,
-            next_sequence=max(head.next_sequence, max(used, default=0) + 1),
+            next_sequence=max(
+                head.next_sequence, max((n for n in used if isinstance(n, int)), default=0) + 1
+            ),
             latest_sequence=max(
                 (n for n, record in survey.good.items() if record.kind != "awaited"), default=0
             ),
@@ -199,7 +220,7 @@ class _Removal:
         return self._move("checkpoints", "thread_key = :key", reason, key=key)
 
     def _move(self, table: str, where: str, reason: str, **params: Any) -> int:
-        cursor = self.tx.execute(f"SELECT * FROM {table} WHERE {where}", **params)  # noqa: S608
+        cursor = self.tx.execute(f"SELECT * FROM {table} WHERE {where}", **params)
         names = [column[0] for column in cursor.description]
         found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         for row in found:
@@ -219,7 +240,7 @@ class _Removal:
                 moved_at_us=self.now_us,
                 columns=packed,
             )
-        self.tx.execute(f"DELETE FROM {table} WHERE {where}", **params)  # noqa: S608
+        self.tx.execute(f"DELETE FROM {table} WHERE {where}", **params)
         return len(found)
 
 

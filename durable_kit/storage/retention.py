@@ -468,6 +468,7 @@ def _age_us(older_than: object) -> int | None:
         or seconds < 0
     ):
         raise BadInput(
-            f"older_than is {older_than!r}; it must be a timedelta or a number of seconds, 0 or more."
+            f"older_than is {older_than!r}; it must be a timedelta or a number of seconds, "
+            "0 or more."
         )
     return int(seconds * 1_000_000)

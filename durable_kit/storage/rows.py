@@ -211,7 +211,7 @@ class LogRows:
               JOIN checkpoints r ON r.thread_key = :key AND r.sequence = chain.sequence
               {_WITH_PARENT}
              ORDER BY r.sequence
-            """,  # noqa: S608 - fixed fragments
+            """,
             key=self.key,
             wanted=self.tx.many(sequences),
         )
@@ -225,12 +225,29 @@ class LogRows:
         """Raw rows of this log, for `record` or for a look at damage."""
         return list(
             self.tx.rows(
-                f"SELECT {_RECORD} FROM checkpoints r {_WITH_PARENT} "  # noqa: S608 - fixed fragments
+                f"SELECT {_RECORD} FROM checkpoints r {_WITH_PARENT} "
                 f"WHERE r.thread_key = :key {where} {order}",
                 key=self.key,
                 **params,
             )
         )
+
+    def not_found_by_id(self) -> list[int]:
+        """The sequences of rows that the index of ids does not lead to."""
+        found = self.tx.rows(
+            """
+            SELECT r.sequence
+              FROM checkpoints r
+             WHERE r.thread_key = :key
+               AND NOT EXISTS (
+                   SELECT 1
+                     FROM checkpoints i
+                    WHERE i.thread_key = r.thread_key AND i.checkpoint_id = r.checkpoint_id
+               )
+            """,
+            key=self.key,
+        )
+        return [row[0] for row in found]
 
     def record(self, row: Any) -> Record:
         """The record of one row. Raises `BrokenChain` if it fails a check."""
@@ -331,7 +348,7 @@ class LogRows:
         """Remove records and their rows of writes. The caller settles the head and the packs."""
         self.delete_writes(sequences)
         self.tx.execute(
-            f"DELETE FROM checkpoints WHERE thread_key = :key AND "  # noqa: S608 - fixed fragments
+            f"DELETE FROM checkpoints WHERE thread_key = :key AND "
             f"{self.tx.among('sequence', 'gone')}",
             key=self.key,
             gone=self.tx.many(sequences),
@@ -388,7 +405,7 @@ class LogRows:
               FROM checkpoint_writes
              WHERE thread_key = :key AND {where}
              ORDER BY sequence, ordinal
-            """,  # noqa: S608 - fixed fragments
+            """,
             key=self.key,
             **params,
         )
@@ -469,7 +486,7 @@ class LogRows:
                   FROM checkpoint_packs
                  WHERE thread_key = :key {where}
                  ORDER BY pack
-                """,  # noqa: S608 - fixed fragments
+                """,
                 key=self.key,
                 **params,
             )
@@ -519,7 +536,7 @@ class LogRows:
 
     def delete_packs(self, packs: Collection[int]) -> None:
         self.tx.execute(
-            f"DELETE FROM checkpoint_packs WHERE thread_key = :key AND "  # noqa: S608 - fixed
+            f"DELETE FROM checkpoint_packs WHERE thread_key = :key AND "
             f"{self.tx.among('pack', 'gone')}",
             key=self.key,
             gone=self.tx.many(list(packs)),
@@ -572,7 +589,7 @@ class LogRows:
 
     def delete_writes(self, sequences: Collection[int]) -> None:
         self.tx.execute(
-            f"DELETE FROM checkpoint_writes WHERE thread_key = :key AND "  # noqa: S608 - fixed
+            f"DELETE FROM checkpoint_writes WHERE thread_key = :key AND "
             f"{self.tx.among('sequence', 'gone')}",
             key=self.key,
             gone=self.tx.many(list(sequences)),

@@ -38,6 +38,15 @@ class Runs:
         for address in addresses:
             self.add(address)
 
+    @classmethod
+    def at(cls, address: Address) -> Runs:
+        """The runs of one address."""
+        runs = cls()
+        if address.length:
+            runs._numbers.extend(address)
+            runs.length = address.length
+        return runs
+
     def __len__(self) -> int:
         return len(self._numbers) // 4
 

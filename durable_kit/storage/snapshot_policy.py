@@ -60,7 +60,7 @@ class SizeRatio:
     an `EveryN(max_depth)`; a higher bound costs reading time instead.
     """
 
-    ratio: float = 8.0
+    ratio: float = 32.0
     max_depth: int = 1000
     self_contained: bool = False
 

@@ -66,6 +66,7 @@ class Survey:
         self._follow_addresses(reader)
         self._check_counts()
         self._check_sum()
+        self._check_indexes()
 
     def _report(
         self, found: str, sequence: int | None = None, record: Record | None = None
@@ -200,6 +201,17 @@ class Survey:
             self._report("the records do not add up to the head's digest")
         elif self.head.latest_sequence and (latest is None or latest.kind == "awaited"):
             self._report("the newest checkpoint is missing", self.head.latest_sequence)
+
+    def _check_indexes(self) -> None:
+        """A damaged index leads past a sound row, to nothing."""
+        for sequence in self.rows.not_found_by_id():
+            self._report("the index of ids does not lead to it", sequence)
+        found = self.rows.tx.rows(
+            "SELECT sequence FROM checkpoints WHERE thread_key = :key AND sequence > 0",
+            key=self.rows.key,
+        )
+        if not self.problems and len(found) != self.count:
+            self._report(f"the index of sequences leads to {len(found)} of {self.count} records")
 
 
 def digest_of(records: Any) -> bytes:

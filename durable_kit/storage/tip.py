@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,6 +70,7 @@ class Plan:
 
     changes: list[Change]
     objects: dict[str, list[Any]]
+    unchanged: Collection[str] = ()
 
     @property
     def new_bytes(self) -> int:
@@ -82,8 +83,11 @@ def plan(
     codec: StateCodec,
     *,
     trust_identity: bool,
+    unchanged: Collection[str] = (),
 ) -> Plan:
     """The changes from `tip` (or from nothing) to `state`.
+
+    `unchanged`: names whose value the caller knows to be the tip's; they are not looked at.
 
     Raises `UnstorableValue` with the path of what could not come back equal.
     """
@@ -91,6 +95,8 @@ def plan(
     changes: list[Change] = []
     objects: dict[str, list[Any]] = {}
     for name, value in state.items():
+        if name in unchanged and name in image:
+            continue
         if trust_identity and type(value) is list:
             objects[name] = value[:]
             seen = tip.objects.get(name) if tip is not None and name in image else None
@@ -107,14 +113,14 @@ def plan(
                 parts = _parts(name, value[-delta.items :], codec)
             changes.append(Change(name, delta, parts))
     changes.extend(Change(name, None) for name in image if name not in state)
-    return Plan(changes, objects)
+    return Plan(changes, objects, unchanged)
 
 
 def plan_snapshot(
     tip: Tip | None, trusting: Plan, state: Mapping[str, Any], codec: StateCodec
 ) -> Plan:
     """The exact changes, where `trusting` was found by identity; says what identity had missed."""
-    exact = plan(tip, state, codec, trust_identity=False)
+    exact = plan(tip, state, codec, trust_identity=False, unchanged=trusting.unchanged)
     believed = {change.name: change.delta for change in trusting.changes}
     for change in exact.changes:
         if change.name in trusting.objects and not _same(tip, change, believed.get(change.name)):

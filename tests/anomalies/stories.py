@@ -25,7 +25,6 @@ from durable_kit.storage.snapshot_policy import SnapshotPolicy
 from tests.contracts.builders import Line, facts
 
 
-
 class Question(NamedTuple):
     """One question to a saver; about one thread, or about all of them."""
 
@@ -49,7 +48,9 @@ def tell(saver: DeltaSaver, *, steps: int = 6) -> None:
     fork = main.put({"messages": ["hello", "another way"]}, parent=_third(main))
     main.write(fork, ("messages", "from the fork"), task="t-fork", path="~__pregel_pull, fork")
     main.put({"messages": ["hello", "another way", "from the fork"]}, parent=fork)
-    main.put({"messages": [*message, "the last word"], "draft": "Dear Mr Li"}, parent=_at(main, trunk))
+    main.put(
+        {"messages": [*message, "the last word"], "draft": "Dear Mr Li"}, parent=_at(main, trunk)
+    )
     parallel_tasks(main)
 
     conversation(Line(saver, "main", "child:7"), 3)
@@ -76,7 +77,9 @@ def conversation(line: Line, steps: int, *, draft: bool = False) -> list[str]:
             values["facts"] = {"name": "Li", f"key {step % 3}": [step, {"deep": step}]}
         at = line.put(values, metadata={"source": "loop" if step else "input"})
         said = f"{line.thread_id}/{line.ns}: message number {step}, long enough for an address"
-        line.write(at, ("messages", [said]), ("route", None), task=f"t{step}", path=f"pull, n{step}")
+        line.write(
+            at, ("messages", [said]), ("route", None), task=f"t{step}", path=f"pull, n{step}"
+        )
         messages.append(said)
     return messages
 
@@ -159,21 +162,27 @@ def _about_log(
     yield "list", lambda s: _seen(s.list(log))
     yield "an unknown id", lambda s: _one(s, unknown)
     yield "list of an unknown id", lambda s: _seen(s.list(unknown))
-    yield "by source", lambda s: _seen(s.list(log, filter={"source": "loop"}))
-    yield "by step, limit 1", lambda s: _seen(s.list(log, filter={"step": 1}, limit=1))
-    yield "before an id from elsewhere", lambda s: _seen(s.list(log, before=elsewhere))
+    yield "list by source", lambda s: _seen(s.list(log, filter={"source": "loop"}))
+    yield "list by step, limit 1", lambda s: _seen(s.list(log, filter={"step": 1}, limit=1))
+    yield "list before an id from elsewhere", lambda s: _seen(s.list(log, before=elsewhere))
     for limit in range(1, len(ids)):
-        yield f"limit {limit}", lambda s, n=limit: _seen(s.list(log, limit=n))
+        yield f"list, limit {limit}", lambda s, n=limit: _seen(s.list(log, limit=n))
     for n, checkpoint_id in enumerate(ids):
         at = _config(thread_id, namespace, checkpoint_id)
         yield f"get {checkpoint_id}", lambda s, c=at: _one(s, c)
         if n % 2:
             yield f"list of {checkpoint_id}", lambda s, c=at: _seen(s.list(c))
-            yield f"2 before {checkpoint_id}", lambda s, b=at: _seen(s.list(log, before=b, limit=2))
-            yield f"all before {checkpoint_id}", lambda s, b=at: _seen(s.list(log, before=b))
+            yield (
+                f"list, 2 before {checkpoint_id}",
+                lambda s, b=at: _seen(s.list(log, before=b, limit=2)),
+            )
+            yield f"list, all before {checkpoint_id}", lambda s, b=at: _seen(s.list(log, before=b))
         else:
-            yield f"delta history of {checkpoint_id}", lambda s, c=at: repr(
-                s.get_delta_channel_history(config=c, channels=["log", "messages"])
+            yield (
+                f"delta history of {checkpoint_id}",
+                lambda s, c=at: repr(
+                    s.get_delta_channel_history(config=c, channels=["log", "messages"])
+                ),
             )
 
 
@@ -208,6 +217,8 @@ def sqlite_template(path: Path, policy: SnapshotPolicy, **options: Any) -> bytes
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raw.execute("PRAGMA writable_schema = ON")
-        raw.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE type = 'table'")
+        raw.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE type = 'table'"
+        )
         raw.execute("PRAGMA journal_mode = DELETE")
     return path.read_bytes()

@@ -77,7 +77,9 @@ def test_two_hosts_with_skewed_clocks_take_turns_on_one_thread(database_url: str
                 newest = host.get_tuple(line.config())
                 assert newest is not None
                 assert newest.checkpoint["channel_values"]["messages"] == list(range(step + 1))
-        listed = [row.checkpoint["channel_values"]["messages"] for row in hosts[0].list(line.config())]
+        listed = [
+            row.checkpoint["channel_values"]["messages"] for row in hosts[0].list(line.config())
+        ]
         assert [len(messages) for messages in listed] == list(range(8, 0, -1))
 
 

@@ -2,8 +2,8 @@
 
 An exercise is a promise that the answer must keep, and a way to find out whether it does. The
 promise (`invariant`) is what a learner reads when the answer fails, so it says what must hold and
-not what the program expected. `wrong` is an answer that looks right: tests give it to the check, since
-a check that cannot fail teaches that everything is fine.
+not what the program expected. `wrong` is an answer that looks right: tests give it to the check,
+since a check that cannot fail teaches that everything is fine.
 
 The id says where it lives: "05.build" is in `lesson_05.EXERCISES`.
 """

@@ -21,9 +21,9 @@ def _check_stored(answer: Any) -> str | None:
         return f"{answer!r} is not a set of letters from A to D."
     chosen = set(answer)
     if "A" in chosen:
-        return "A: the state cannot say charged: the checkpoint that would say so comes after the kill."
+        return "A: the state cannot say charged; the checkpoint that would comes after the kill."
     if "C" in chosen:
-        return "C: the ledger lies outside the agent's database; no transaction of it reaches that far."
+        return "C: the ledger lies outside the agent's database; no transaction of that reaches it."
     if "B" not in chosen:
         return "B is missing: the bank had written its line before the process died."
     if "D" not in chosen:
@@ -52,7 +52,7 @@ def _check_safe_charge(answer: Any) -> str | None:
             )
         answer(Ledger(ledger.path), "order-1", 500)  # as after a restart: nothing is in memory
         if _charges(ledger, "order-1") != 1:
-            return "after a restart order-1 was charged again: what was done must be asked of the bank."
+            return "after a restart order-1 was charged again; only the bank knows what was done."
     return None
 
 
@@ -100,11 +100,13 @@ EXERCISES = (
         "The state remembers what was checkpointed, the world remembers what was done.",
         _check_stored,
         (
-            "Go through the drawing above with a finger: where is the finger when the kill comes?",
+            "Go through the picture above with a finger: where is it when the kill comes?",
             "A checkpoint is written after a node returns. charge acted, and did not return.",
-            "Take prepare: it returned, its checkpoint is there, so the state says prepared. charge "
-            "did not return, so nothing in the database says charged, and charge comes next (D). The "
-            "ledger has its line (B).",
+            (
+                "Take prepare: it returned, its checkpoint is there, so the state says prepared. "
+                "charge did not return, so nothing in the database says charged, and charge comes "
+                "next (D). The ledger has its line (B)."
+            ),
         ),
         {"A", "B"},
     ),
@@ -114,7 +116,7 @@ EXERCISES = (
         _check_safe_charge,
         (
             "Who knows for certain, after a restart, whether the card was charged?",
-            "What the process remembers dies with it. Before acting, ask the ledger for this order.",
+            "What a process remembers dies with it. Before acting, ask the ledger for this order.",
             'if not any(e["charge"] == order_id for e in ledger.entries()): append the entry.',
         ),
         _charge_from_memory(),
@@ -126,7 +128,7 @@ EXERCISES = (
         (
             "Each worker is right about what it saw. When is what it saw no longer true?",
             "The look and the append are two acts. Whatever happens between them is not seen.",
-            'Begin with ["A looks", "B looks"]: both have seen an empty ledger. Now let both append.',
+            'Begin with ["A looks", "B looks"]: both saw an empty ledger. Now let both append.',
         ),
         ["A looks", "A appends", "B looks", "B appends"],
     ),

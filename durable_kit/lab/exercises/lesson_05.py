@@ -98,12 +98,16 @@ EXERCISES = (
         _check_policy,
         (
             "A fixed interval gets too dear later on. What should the interval grow with?",
-            "Let it grow with the state: take a snapshot when the deltas since the last one hold a "
-            "fixed share of the state. Each snapshot is then larger than the one before by a fixed "
-            "factor, and such a sum stays linear.",
-            "Snapshots at the steps 1, 2, 4, 8, … 1024 write 2,047 messages together, and half of "
-            "the state arrives between two of them. Compare chain.delta_bytes with half of "
-            "chain.snapshot_bytes.",
+            (
+                "Let it grow with the state: take a snapshot when the deltas since the last one "
+                "hold a fixed share of the state. Each snapshot is then larger than the one before "
+                "by a fixed factor, and such a sum stays linear."
+            ),
+            (
+                "Snapshots at the steps 1, 2, 4, 8, … 1024 write 2,047 messages together, and half "
+                "of the state arrives between two of them. Compare chain.delta_bytes with half of "
+                "chain.snapshot_bytes."
+            ),
         ),
         lambda chain: chain.depth >= 100,
     ),
@@ -115,8 +119,10 @@ EXERCISES = (
         (
             "Change one message: the delta is small, wherever it is. Where must a second one be?",
             "The delta carries everything from the first changed byte to the last changed byte.",
-            "Change one letter in message 10 and one in message 20: the delta carries the ten "
-            "messages between them. Now move the two further apart.",
+            (
+                "Change one letter in message 10 and one in message 20: the delta carries the ten "
+                "messages between them. Now move the two further apart."
+            ),
         ),
         [MESSAGES[0].upper(), *MESSAGES[1:]],
     ),

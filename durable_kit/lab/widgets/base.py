@@ -213,9 +213,10 @@ class Panel(Generic[Request, Result]):
         return True
 
     def _ipython_display_(self) -> None:
-        from IPython.display import HTML, display
+        from IPython import display as ipython
 
-        display(HTML(self.static_default()), self.view)
+        shown: Any = ipython
+        shown.display(shown.HTML(self.static_default()), self.view)
 
     # -- the worker ----------------------------------------------------------------------------
 

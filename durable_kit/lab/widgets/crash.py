@@ -17,9 +17,9 @@ from durable_kit.lab.widgets.base import Cancelled, Job, Panel
 def story_alt(story: CrashStory) -> str:
     """The timeline in words, for who does not see it."""
     return (
-        f"Timeline of one crash. Worker 1 charges the card and {story.death.how}; the database says "
-        f"next: {', '.join(story.after_kill.next) or 'none'}. Worker 2 resumes and charges again. The "
-        f"bank has noted {story.charges} charges for one order."
+        f"Timeline of one crash. Worker 1 charges the card and {story.death.how}; the database "
+        f"says next: {', '.join(story.after_kill.next) or 'none'}. Worker 2 resumes and charges "
+        f"again. The bank has noted {story.charges} charges for one order."
     )
 
 
@@ -39,6 +39,7 @@ def story_html(story: CrashStory) -> str:
 def summary_html(story: CrashStory) -> str:
     """How it ended, in a sentence and a table."""
     table: str = story.summary().to_html(border=0)
+    table = table.replace("<td>", '<td style="padding:2px 12px;text-align:left">')
     return (
         f"<p>Worker 1 <b>{story.death.how}</b> after the charge and before its checkpoint. "
         f"The bank has noted <b>{story.charges} charges</b> for one order.</p>{table}"

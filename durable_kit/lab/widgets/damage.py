@@ -47,7 +47,7 @@ class Damage:
 
 
 def act(request: DamageRequest, job: Job) -> Damage:
-    """Make the specimen if it is not there, do what is asked, and look at it as a new process would."""
+    """Make the specimen if it is not there, do what is asked, look at it as a new process would."""
     path, flips = request.path, request.flips
     if not path.exists():
         job.progress(0, 3, "writing a conversation")
@@ -82,15 +82,16 @@ def damage_html(result: Damage) -> str:
     )
     if seen.problems:
         items = "".join(f"<li>{html.escape(p)}</li>" for p in seen.problems[:SHOWN_PROBLEMS])
-        more = len(seen.problems) - SHOWN_PROBLEMS
-        lines.append(f"<ul>{items}{f'<li>and {more} more</li>' if more > 0 else ''}</ul>")
+        if len(seen.problems) > SHOWN_PROBLEMS:
+            items += f"<li>and {len(seen.problems) - SHOWN_PROBLEMS} more</li>"
+        lines.append(f'<ul style="line-height:1.4;margin:0">{items}</ul>')
     lines.append(
         f"<b>reading the newest state</b>: {html.escape(seen.error)}"
         if seen.error
         else f"<b>reading the newest state</b>: {seen.messages} of "
         f"{result.messages_at_first} messages"
     )
-    return "".join(f'<p style="margin:4px 0;line-height:1.4">{line}</p>' for line in lines)
+    return "".join(f'<div style="margin:4px 0;line-height:1.4">{line}</div>' for line in lines)
 
 
 class DamagePanel(Panel[DamageRequest, Damage]):

@@ -37,17 +37,21 @@ def checks_html(checks: Checks) -> str:
         "warn": "The lessons will run. Something optional is missing, or unusual.",
         "ok": "Everything is there.",
     }[order[worst]]
-    rows = "".join(
-        f'<tr><td style="color:{MARKS[c.status][1]};white-space:nowrap"><b>{MARKS[c.status][0]} {c.status}</b></td>'
-        f'<td style="text-align:left">{html.escape(c.name)}</td>'
-        f'<td style="text-align:left">{html.escape(c.found)}'
-        + (f"<br><i>→ {html.escape(c.next_act)}</i>" if c.next_act else "")
-        + "</td></tr>"
-        for c in sorted(checks, key=lambda c: order.index(c.status))
-    )
+    rows = "".join(_row(check) for check in sorted(checks, key=lambda c: order.index(c.status)))
     return (
         f"<p><b>{verdict}</b></p><table><thead><tr><th></th>{_HEAD.format('what')}{_HEAD.format('found')}</tr></thead>"
         f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _row(check: Check) -> str:
+    mark, colour = MARKS[check.status]
+    act = f"<br><i>→ {html.escape(check.next_act)}</i>" if check.next_act else ""
+    left = 'style="text-align:left"'
+    return (
+        f'<tr><td style="color:{colour};white-space:nowrap"><b>{mark} {check.status}</b></td>'
+        f"<td {left}>{html.escape(check.name)}</td>"
+        f"<td {left}>{html.escape(check.found)}{act}</td></tr>"
     )
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import ipywidgets
 from matplotlib.figure import Figure
 
-from durable_kit.lab import plots
+from durable_kit.lab import figure_style as style
+from durable_kit.lab.figure_style import human_bytes
 from durable_kit.lab.growth_model import Growth, GrowthRequest, policy_of, simulate
+from durable_kit.lab.plots import figure_html
 from durable_kit.lab.widgets.base import Job, Panel
 from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
 
@@ -23,7 +25,7 @@ KINDS = ("SizeRatio", "EveryN")
 def growth_figure(growth: Growth) -> Figure:
     """Left: bytes against steps, both logarithmic. Right: deltas to fold at every step."""
     request = growth.request
-    figure, [left, right] = plots.new_figure(
+    figure, [left, right] = style.new_figure(
         2,
         height_in=3.3,
         ratios=(1.25, 1),
@@ -39,23 +41,23 @@ def growth_figure(growth: Growth) -> Figure:
             ("the messages alone", growth.raw_bytes),
         )
     ):
-        left.plot(steps, values, label=name, markevery=marks, **plots.line_style(i))
-    plots.log_axes(left)
-    plots.label_axes(left, x="super-steps (log)", y="bytes on disk (log)")
-    left.legend(fontsize=plots.SMALL_PT, frameon=False, handlelength=3.2)
-    right.fill_between(steps, growth.depths, step="mid", alpha=0.25, color=plots.COLOURS[1])
-    right.plot(steps, growth.depths, drawstyle="steps-mid", color=plots.COLOURS[1], linewidth=1.2)
+        left.plot(steps, values, label=name, markevery=marks, **style.line_style(i))
+    style.log_axes(left)
+    style.label_axes(left, x="super-steps (log)", y="bytes on disk (log)")
+    left.legend(fontsize=style.SMALL_PT, frameon=False, handlelength=3.2)
+    right.fill_between(steps, growth.depths, step="mid", alpha=0.25, color=style.COLOURS[1])
+    right.plot(steps, growth.depths, drawstyle="steps-mid", color=style.COLOURS[1], linewidth=1.2)
     right.set_ylim(bottom=0)
-    plots.plain_numbers(right.xaxis)
-    plots.label_axes(right, x="super-step", y="replay depth (deltas)")
+    style.plain_ticks(right.xaxis)
+    style.label_axes(right, x="super-step", y="replay depth (deltas)")
     return figure
 
 
 def growth_alt(growth: Growth) -> str:
     """The figure in words, for who does not see it."""
     return (
-        f"Modelled: {_asked(growth.request)}. At the end {plots.human_bytes(growth.log_bytes[-1])} on "
-        f"disk, {plots.human_bytes(growth.whole_state_bytes[-1])} for a saver of whole states; "
+        f"Modelled: {_asked(growth.request)}. At the end {human_bytes(growth.log_bytes[-1])} on "
+        f"disk, {human_bytes(growth.whole_state_bytes[-1])} for a saver of whole states; "
         f"{len(growth.snapshots)} snapshots, at most {growth.max_replay_depth} deltas to fold."
     )
 
@@ -64,12 +66,12 @@ def growth_html(growth: Growth) -> str:
     """The figure, and its totals as text under it."""
     at_end = growth.log_bytes[-1] / growth.raw_bytes[-1]
     whole = growth.whole_state_bytes[-1] / growth.raw_bytes[-1]
-    figure = plots.figure_html(growth_figure(growth), alt=growth_alt(growth))
+    figure = figure_html(growth_figure(growth), alt=growth_alt(growth))
     return (
-        f"{figure}<p>{plots.human_bytes(growth.log_bytes[-1])} on disk, <b>{at_end:.1f} times</b> the "
-        f"messages ({whole:,.0f} times for a saver of whole states); "
-        f"{len(growth.snapshots):,} snapshots; at most <b>{growth.max_replay_depth:,} deltas</b> to "
-        f"fold, {growth.replay_depth:,} for the newest state.</p>"
+        f'{figure}<p style="line-height:1.4">{human_bytes(growth.log_bytes[-1])} on disk, '
+        f"<b>{at_end:.1f} times</b> the messages ({whole:,.0f} times for a saver of whole states); "
+        f"{len(growth.snapshots):,} snapshots; at most <b>{growth.max_replay_depth:,} deltas</b> "
+        f"to fold, {growth.replay_depth:,} for the newest state.</p>"
     )
 
 
@@ -87,7 +89,10 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
         self.ratio = _slider(ipywidgets.FloatSlider, "SizeRatio: ratio", 8.0, 0.1, 16.0, 0.1)
         self.every = _slider(ipywidgets.IntSlider, "EveryN: n", 50, 1, 500, 1)
         self.self_contained = ipywidgets.Checkbox(
-            value=False, description="snapshots write everything out (self_contained)", indent=False
+            value=False,
+            description="snapshots write everything out (self_contained)",
+            indent=False,
+            layout=ipywidgets.Layout(width="480px"),
         )
         super().__init__(
             name="growth",
