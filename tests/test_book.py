@@ -67,6 +67,10 @@ def test_the_readmes_figures_are_refreshed_by_one_command(
     names = sorted(path.name for path in (tmp_path / "docs" / "figures").iterdir())
     assert names == ["growth.png", "growth.svg"]
     assert not (tmp_path / "build").exists()
+    before = (tmp_path / "docs" / "figures" / "growth.png").read_bytes()
+    write(tmp_path, "00_tiny", FIGURE.replace("[3, 4]", "[3, 9]"), "1 / 0")
+    assert book.main(["--figures", "--root", str(tmp_path)]) == 1
+    assert (tmp_path / "docs" / "figures" / "growth.png").read_bytes() == before
 
 
 def test_nothing_to_build_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

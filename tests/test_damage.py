@@ -9,8 +9,10 @@ import pytest
 
 from durable_kit import BrokenChain, DeltaSaver
 from durable_kit.lab import damage
+from durable_kit.lab.conversations import generate
 from durable_kit.lab.damage import flip_byte, look, make_specimen
-from durable_kit.lab.workloads import sqlite_url
+from durable_kit.lab.storage_worker import open_saver
+from durable_kit.lab.workloads import replay_conversation, sqlite_url
 
 
 @pytest.fixture
@@ -56,6 +58,23 @@ def test_compacting_first_lets_the_newest_state_outlive_an_old_message(specimen:
     seen = look(specimen)
     assert seen.problems
     assert (seen.messages, seen.error) == (20, "")
+
+
+def test_a_deleted_record_is_noticed(specimen: Path) -> None:
+    damage.delete_record(specimen, 12)
+    assert "12" in "".join(look(specimen).problems)
+
+
+def test_a_saver_of_whole_states_reads_a_flipped_bit_without_a_word(tmp_path: Path) -> None:
+    path, said = tmp_path / "peer.db", generate(5, 6)
+    with open_saver("sqlite", sqlite_url(path)) as saver:
+        replay_conversation(saver, said, thread_id="t")
+    damage.flip_in_whole_state(path, said[0]["content"])
+    with open_saver("sqlite", sqlite_url(path)) as saver:
+        read = saver.get_tuple({"configurable": {"thread_id": "t"}})
+    messages = read.checkpoint["channel_values"]["messages"]
+    assert messages[0] != said[0]
+    assert messages[1:] == said[1:]
 
 
 def test_the_same_seed_chooses_the_same_bit(tmp_path: Path) -> None:

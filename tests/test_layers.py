@@ -52,7 +52,9 @@ LAYERS: dict[int, list[str]] = {
     3: [
         "storage",
         "storage.checkpoint_log",
+        "storage.listing",
         "storage.materialize",
+        "storage.namespaces",
         "storage.recovery",
         "storage.retention",
         "storage.rows",

@@ -123,6 +123,13 @@ def recover(path: Path) -> Recovery:
         return saver.recover(THREAD_ID)
 
 
+def delete_record(path: Path, sequence: int) -> None:
+    """Remove one checkpoint's row from a closed database, as a restore from half a backup may."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM checkpoints WHERE sequence = ?", (sequence,))
+        connection.commit()
+
+
 def flip_in_whole_state(path: Path, text: str) -> None:
     """For comparison: change one bit of `text` in the newest checkpoint of a closed SqliteSaver."""
     with closing(sqlite3.connect(path)) as connection:

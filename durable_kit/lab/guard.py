@@ -31,6 +31,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,8 +168,10 @@ class _Run:
         began = time.perf_counter()
         with (self.home / "kernel.log").open("w", encoding="utf-8") as kernel_log:
             try:
-                # A loop of our own, closed at the end; nbclient's synchronous calls leave theirs.
-                asyncio.run(self._execute(notebook, kernel_log))
+                # A thread and a loop of our own, so that this works inside a running loop, too (a
+                # notebook has one), and that nothing is left; nbclient's own wrappers leave loops.
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(asyncio.run, self._execute(notebook, kernel_log)).result()
             except (DeadKernelError, RuntimeError) as error:
                 self._found("kernel", "the kernel", str(error))
         seconds = time.perf_counter() - began

@@ -71,21 +71,22 @@ def list_checkpoints(
             end = here.sequence
     if checkpoint_id is not None:
         found = find_checkpoint(rows, head, checkpoint_id)
-        if found is None or found.sequence >= end:
+        if found is None:
             return []
         record = _checked(rows, [found.sequence])[0]
         check_identity(rows, record, checkpoint_id)
-        return [found.sequence] if matches is None or matches(record) else []
+        chosen = record.sequence < end and (matches is None or matches(record))
+        return [record.sequence] if chosen else []
     if matches is None:
         return list(_real(rows, end, limit))
-    chosen: list[int] = []
+    result: list[int] = []
     for row in rows.some("AND r.sequence < :end", "ORDER BY r.sequence DESC", end=end):
         record = rows.record(row)
         if record.kind != "awaited" and matches(record):
-            chosen.append(record.sequence)
-            if len(chosen) == limit:
+            result.append(record.sequence)
+            if len(result) == limit:
                 break
-    return chosen
+    return result
 
 
 def check_identity(rows: LogRows, record: Record, checkpoint_id: str) -> None:

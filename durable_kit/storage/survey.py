@@ -55,6 +55,7 @@ class Survey:
         self.bad: dict[int, Any] = {}
         self.intact: dict[int, int] = {}
         self.bad_writes: list[WriteRecord] = []
+        self._sound_writes: dict[int, list[WriteRecord]] = {}
         self.bad_packs: list[PackRecord] = []
         self._raw = {row[0]: row for row in rows.some()}
         self.count = len(self._raw)
@@ -119,7 +120,8 @@ class Survey:
             before = packed.get(sequence, [])
             here = rows.get(sequence, [])
             self.intact[sequence] = len(before) + self._in_order(before, here)
-            bad = here[self.intact[sequence] - len(before) :]
+            sound = self.intact[sequence] - len(before)
+            self._sound_writes[sequence], bad = here[:sound], here[sound:]
             if sequence not in self._raw:
                 if here:
                     self._report("write records without their checkpoint", sequence)
@@ -158,6 +160,8 @@ class Survey:
                 self._report(problem, sequence, record)
             self.bad[sequence] = self._raw[sequence]
             del self.good[sequence]
+            # Its write records are sound, and have lost the checkpoint they belong to.
+            self.bad_writes += self._sound_writes.get(sequence, [])
 
     def _missing_bytes(self, reader: Reader, record: Record) -> str | None:
         """Why the state of an intact record cannot be told, or None."""

@@ -28,5 +28,5 @@ def talking_graph(saver: Any) -> Any:
     )
 
 
-def thread(thread_id: str) -> Any:
-    return {"configurable": {"thread_id": thread_id}}
+def thread(thread_id: str, **more: Any) -> Any:
+    return {"configurable": {"thread_id": thread_id, **more}}

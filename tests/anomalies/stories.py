@@ -165,13 +165,14 @@ def _about_log(
     yield "list by source", lambda s: _seen(s.list(log, filter={"source": "loop"}))
     yield "list by step, limit 1", lambda s: _seen(s.list(log, filter={"step": 1}, limit=1))
     yield "list before an id from elsewhere", lambda s: _seen(s.list(log, before=elsewhere))
-    for limit in range(1, len(ids)):
+    for limit in {1, 2, 3, len(ids) - 1}:
         yield f"list, limit {limit}", lambda s, n=limit: _seen(s.list(log, limit=n))
     for n, checkpoint_id in enumerate(ids):
         at = _config(thread_id, namespace, checkpoint_id)
         yield f"get {checkpoint_id}", lambda s, c=at: _one(s, c)
-        if n % 2:
+        if n % 3 == 0:
             yield f"list of {checkpoint_id}", lambda s, c=at: _seen(s.list(c))
+        elif n % 3 == 1:
             yield (
                 f"list, 2 before {checkpoint_id}",
                 lambda s, b=at: _seen(s.list(log, before=b, limit=2)),

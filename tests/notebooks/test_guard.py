@@ -16,7 +16,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from durable_kit.lab.guard import Limits, Outcome, execute
+from durable_kit.lab.guard import Limits, Outcome, execute, limits_for_this_machine
 from durable_kit.lab.guard_rules import check_rules
 
 # name -> (source of a cell, the kinds of which at least one must be found, tags of the cell)
@@ -286,6 +286,22 @@ def test_the_notebook_that_was_given_is_not_changed(outcomes: dict[str, Outcome]
     before = nbformat.writes(notebook)
     execute(notebook, folder=Path(__file__).parent)
     assert nbformat.writes(notebook) == before
+
+
+async def test_the_guard_can_be_called_where_a_loop_is_running(tmp_path: Path) -> None:
+    """As in a cell of a notebook."""
+    assert execute(notebook_of("print(1)"), folder=tmp_path).findings == ()
+
+
+def test_limits_grow_with_an_overbooked_machine_and_never_shrink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0), raising=False)
+    limits = Limits(cell_s=10, notebook_s=60, first_figure_s=10)
+    assert limits_for_this_machine(limits) == Limits(30, 180, 30)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.1, 0.0, 0.0), raising=False)
+    assert limits_for_this_machine(limits) == limits
 
 
 # --------------------------------------------------------------------------- static rules
