@@ -128,6 +128,8 @@ def unpack_metadata(packed: list[Any] | dict[str, Any]) -> CheckpointMetadata:
     """The inverse of `pack_metadata`."""
     if isinstance(packed, dict):
         return cast(CheckpointMetadata, packed)
+    if len(packed) < len(_USUAL_METADATA):
+        raise ValueError("not the metadata of a checkpoint")
     rest = packed[3] if len(packed) > 3 else {}
     return cast(CheckpointMetadata, {**dict(zip(_USUAL_METADATA, packed, strict=False)), **rest})
 

@@ -61,13 +61,13 @@ from durable_kit.checkpoint_state import (
     unpack_metadata,
 )
 from durable_kit.clock import Clock
-from durable_kit.errors import BadInput
+from durable_kit.errors import BadInput, BrokenChain, UnloadableValue
 from durable_kit.serde_codec import ChannelCodec, default_codec, for_serde
 from durable_kit.storage import recovery, retention, schema  # noqa: F401 - schema: load it now
 from durable_kit.storage.checkpoint_log import CheckpointLog, Write
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
-from durable_kit.storage.materialize import Entry
+from durable_kit.storage.materialize import Entry, PendingWrite
 from durable_kit.storage.record import Record
 from durable_kit.storage.snapshot_policy import SizeRatio, SnapshotPolicy
 from durable_kit.storage.statistics import ThreadStats, records_of, stats_of, threads_of
@@ -460,16 +460,30 @@ class DeltaSaver(BaseCheckpointSaver[int]):
             checkpoint=from_state(record.checkpoint_id, entry.state(decode)),
             metadata=self._metadata(record),
             parent_config=_config(record.thread_id, record.namespace, parent) if parent else None,
-            pending_writes=[
-                (write.task_id, write.name[1:], decode(write.name, write.encoded))
-                for write in entry.writes
-            ],
+            pending_writes=[self._pending_write(record, write) for write in entry.writes],
         )
 
     def _metadata(self, record: Record) -> CheckpointMetadata:
-        return unpack_metadata(
-            self._log.codec.decode("metadata", self._log.seal.unseal(record.metadata))
-        )
+        try:
+            plain = self._log.seal.unseal(record.metadata)
+            return unpack_metadata(self._log.codec.decode("metadata", plain))
+        except (ValueError, TypeError, UnloadableValue) as error:
+            raise BrokenChain(
+                thread_id=record.thread_id,
+                namespace=record.namespace,
+                checkpoint_id=record.checkpoint_id,
+                sequence=record.sequence,
+                found=f"its metadata cannot be opened ({error}); was it sealed with another key?",
+                remedy="Open the saver with the serde that stored it.",
+            ) from error
+
+    def _pending_write(self, record: Record, write: PendingWrite) -> tuple[str, str, Any]:
+        try:
+            value = self._log.codec.decode(write.name, write.encoded)
+        except UnloadableValue as error:
+            place = f"thread {record.thread_id!r}, checkpoint {record.checkpoint_id}"
+            raise error.at(f"{place}, a pending write") from error
+        return write.task_id, write.name[1:], value
 
     def _matches(self, record: Record, filter: Mapping[str, Any]) -> bool:
         metadata = self._metadata(record)

@@ -166,5 +166,8 @@ class CipherSeal:
 
     def unseal(self, data: bytes) -> bytes:
         """Raises ValueError for bytes that this cipher did not seal."""
-        name, sealed = ormsgpack.unpackb(data)
-        return self._cipher.decrypt(name, sealed)
+        try:
+            name, sealed = ormsgpack.unpackb(data)
+            return self._cipher.decrypt(name, sealed)
+        except Exception as error:  # each cipher has errors of its own
+            raise ValueError(str(error)) from error

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
+from durable_kit.crash.child import ChildFailed
 from durable_kit.lab import book
+from durable_kit.lab.measure import Measured, run_trials
 
 FIGURE = """
 from durable_kit.lab import figure_style, plots
@@ -58,19 +62,48 @@ def test_a_swallowed_error_makes_the_book_fail(
 
 
 def test_the_readmes_figures_are_refreshed_by_one_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(book, "README_FIGURES", {"00_tiny": ["growth"]})
+    monkeypatch.setattr(book, "measure_durability", measured_before)
     assert book.main(["--figures", "--root", str(tmp_path)]) == 2
     write(tmp_path, "00_tiny", FIGURE)
     assert book.main(["--figures", "--root", str(tmp_path)]) == 0
     names = sorted(path.name for path in (tmp_path / "docs" / "figures").iterdir())
-    assert names == ["growth.png", "growth.svg"]
+    assert names == ["durability.png", "durability.svg", "growth.png", "growth.svg"]
+    assert "sync 0 (0 to 1)" in capsys.readouterr().out, "the alt text is not printed"
     assert not (tmp_path / "build").exists()
     before = (tmp_path / "docs" / "figures" / "growth.png").read_bytes()
     write(tmp_path, "00_tiny", FIGURE.replace("[3, 4]", "[3, 9]"), "1 / 0")
     assert book.main(["--figures", "--root", str(tmp_path)]) == 1
     assert (tmp_path / "docs" / "figures" / "growth.png").read_bytes() == before
+
+
+def test_a_durability_figure_is_kept_when_the_new_one_fails_or_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**_: Any) -> Measured:
+        raise ChildFailed("the kill did not happen as told")
+
+    def stopped(**asked: Any) -> Measured:
+        return dataclasses.replace(measured_before(**asked), complete=False, done=1)
+
+    monkeypatch.setattr(book, "README_FIGURES", {})
+    for measure in (fails, stopped):
+        monkeypatch.setattr(book, "measure_durability", measure)
+        assert book.main(["--figures", "--root", str(tmp_path)]) == 1
+        assert list(tmp_path.rglob("durability.*")) == []
+
+
+def measured_before(*, repeats: int, seed: int) -> Measured:
+    """What the real measurement returns, without its minute."""
+    lost = iter([0, 90, 1, 120, 0, 150])
+    return run_trials(
+        lambda step_ms, durability: {"executed_steps": 200, "lost_steps": next(lost)},
+        [{"step_ms": 0, "durability": mode} for mode in ("sync", "exit")],
+        repeats=3,
+        progress=False,
+    )
 
 
 def test_nothing_to_build_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

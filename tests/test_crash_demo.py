@@ -106,8 +106,9 @@ def test_the_summary_and_the_picture_say_the_same(told: tuple[CrashStory, object
 
 
 def test_careful_workers_ask_the_bank_and_charge_once() -> None:
-    assert crash_trial("careful")["charges_count"] == 1
-    assert {"charges_count", "killed_count", "resume_ms"} == crash_trial("naive").keys()
+    found = crash_trial("careful")
+    assert (found["charges_count"], found["killed_count"]) == (1, 1)
+    assert 0 < found["resume_ms"] < 60_000
 
 
 def test_a_folder_that_holds_a_run_is_refused(told: tuple[object, object, Path]) -> None:

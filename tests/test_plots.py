@@ -15,6 +15,19 @@ from matplotlib.text import Text
 from durable_kit.lab import figure_style, plots
 from durable_kit.lab.measure import summarise
 
+KILLS = pd.DataFrame(
+    [
+        (step_ms, mode, lost + 7, lost)
+        for step_ms, modes in {
+            0: {"sync": [0, 1, 0], "async": [904, 12, 1359], "exit": [200, 300, 400]},
+            20: {"sync": [0, 0, 0], "async": [0, 1, 0], "exit": [4, 20, 11]},
+        }.items()
+        for mode, losses in modes.items()
+        for lost in losses
+    ],
+    columns=["step_ms", "durability", "executed_steps", "lost_steps"],
+)
+
 
 @pytest.fixture(scope="module")
 def growth_summary() -> pd.DataFrame:
@@ -49,6 +62,7 @@ def figures(growth_summary: pd.DataFrame) -> dict[str, Figure]:
         columns=["t_s", "lane", "event"],
     )
     return {
+        "durability": plots.durability(KILLS),
         "growth": plots.growth(growth_summary, title="Growth"),
         "replay": plots.replay_cost(costs),
         "replay by policy": plots.replay_cost(costs, series="policy"),
@@ -61,7 +75,7 @@ def figures(growth_summary: pd.DataFrame) -> dict[str, Figure]:
     }
 
 
-NAMES = ["growth", "replay", "replay by policy", "tradeoff", "timeline"]
+NAMES = ["durability", "growth", "replay", "replay by policy", "tradeoff", "timeline"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,7 +103,7 @@ def test_nothing_is_cut_off_at_the_edges(name: str, figures: dict[str, Figure]) 
     assert box.y1 <= size[1] + 0.01
 
 
-@pytest.mark.parametrize("name", ["growth", "replay", "replay by policy", "tradeoff"])
+@pytest.mark.parametrize("name", ["durability", "growth", "replay", "replay by policy", "tradeoff"])
 def test_axes_say_what_they_show_and_captions_say_n(name: str, figures: dict[str, Figure]) -> None:
     figure = figures[name]
     assert all(axes.get_xlabel() for axes in figure.axes)
@@ -101,6 +115,30 @@ def test_lines_differ_in_colour_marker_and_dashes() -> None:
     styles = [figure_style.line_style(i) for i in range(5)]
     for key in ("color", "marker", "linestyle"):
         assert len({str(style[key]) for style in styles}) == 5, key
+
+
+def test_every_kill_is_a_point_of_its_own_and_none_lies_upon_another(
+    figures: dict[str, Figure],
+) -> None:
+    points = [
+        [tuple(point) for line in axes.lines for point in line.get_xydata()]
+        for axes in figures["durability"].axes
+    ]
+    assert [len(panel) for panel in points] == [9, 9]
+    assert [len(set(panel)) for panel in points] == [9, 9]
+    assert sorted(y for panel in points for _, y in panel) == sorted(KILLS["lost_steps"])
+    for axes in figures["durability"].axes:
+        low, high = axes.get_ylim()
+        assert low < 0 < 1359 < high, "a point lies outside, or the panels cannot be compared"
+        assert len({(line.get_marker(), line.get_color()) for line in axes.lines}) == 3
+    ticks = [tick.get_text() for tick in figures["durability"].axes[0].get_xticklabels()]
+    assert ticks == ["sync\nmedian 0", "async\nmedian 904", "exit\nmedian 300"]
+
+
+def test_the_figure_of_the_kills_can_be_read_aloud() -> None:
+    said = plots.durability_alt(KILLS)
+    assert "a step does next to nothing: sync 0 (0 to 1), async 904 (12 to 1,359)" in said
+    assert "a step works for 20 ms: sync 0 (0 to 0), async 0 (0 to 1), exit 11 (4 to 20)" in said
 
 
 def test_the_slope_of_a_growth_stands_in_its_legend(figures: dict[str, Figure]) -> None:

@@ -7,6 +7,9 @@
 What is built is made by the guard's own execution, so a book with a swallowed error in it does not
 come out as a success: the findings are printed, and the exit code is 1.
 
+One figure of the README belongs to no lesson: what a kill loses in each durability mode. It is
+measured here, by killing some processes, which takes a minute or two; its alt text is printed.
+
     python -m durable_kit.lab.book                  everything
     python -m durable_kit.lab.book 05               the lessons whose names begin with 05
     python -m durable_kit.lab.book --figures        run what the README needs, refresh docs/figures
@@ -27,10 +30,16 @@ import nbformat
 from nbconvert import HTMLExporter
 from tqdm import tqdm
 
+from durable_kit.crash.child import ChildFailed
+from durable_kit.lab import plots
+from durable_kit.lab.durability_trials import measure_durability
 from durable_kit.lab.guard import Limits, Outcome, execute, limits_for_this_machine
 
 README_FIGURES = {"05_snapshot_delta_compaction": ["growth", "replay-cost"]}
 """Lesson -> the figures of it that the README shows."""
+
+DURABILITY_KILLS = 10
+"""Kills for each durability mode and step time in the README's figure of them."""
 
 _Exporter: Any = HTMLExporter  # nbconvert is not annotated
 LIMITS = Limits(cell_s=120, notebook_s=240)  # a book may take its time; the tests are stricter
@@ -88,11 +97,12 @@ def page(notebook: Any, *, title: str) -> str:
 def _readme_figures(root: Path) -> int:
     target = root / "docs" / "figures"
     findings = 0
+    for lesson in README_FIGURES:
+        if not (root / "notebooks" / f"{lesson}.ipynb").exists():
+            print(f"There is no notebook {lesson} in {root}. Run this in the repository.")
+            return 2
     for lesson, names in README_FIGURES.items():
         path = root / "notebooks" / f"{lesson}.ipynb"
-        if not path.exists():
-            print(f"There is no {path}. Run this in the repository.")
-            return 2
         with tempfile.TemporaryDirectory(prefix="kit-figures-") as folder:
             outcome = _execute(path, Path(folder))
             findings += len(outcome.findings)
@@ -105,7 +115,24 @@ def _readme_figures(root: Path) -> int:
                 for suffix in (".svg", ".png"):
                     shutil.copy(Path(folder) / f"{name}{suffix}", target / f"{name}{suffix}")
                     print(target / f"{name}{suffix}")
+    findings += not _durability_figure(target)
     return 1 if findings else 0
+
+
+def _durability_figure(target: Path) -> bool:
+    """Measure what is lost in each durability mode, and draw it. False if it could not be done."""
+    try:
+        measured = measure_durability(repeats=DURABILITY_KILLS, seed=1)
+    except ChildFailed as failed:
+        print(f"durability: {failed}")
+        return False
+    print(measured.note())
+    if not measured.complete:
+        return False  # as above: the figure that is there is better than half a one
+    print(plots.durability_alt(measured.table))
+    for path in plots.save(plots.durability(measured.table), target / "durability"):
+        print(path)
+    return True
 
 
 def _execute(path: Path, figures: Path) -> Outcome:

@@ -394,7 +394,7 @@ class CheckpointLog:
             # The usual case is the first write on the checkpoint stored last. One statement finds
             # out whether that is still so, and counts it.
             usual = tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources
-            if tip is not None and usual and rows.count_writes(tip.sequence, 1, was=0):
+            if tip is not None and usual and rows.count_first_write(tip.sequence, tip.checksum):
                 sequence = tip.sequence
             if not sequence:
                 sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)

@@ -96,10 +96,15 @@ def all_logs(tx: Tx) -> list[tuple[str, str]]:
         root = heads.get(thread_key(thread_id, ""))
         if _sum(keys) != (root.namespaces if root is not None else 0):
             _broken(thread_id, "the head of one of the thread's namespaces is missing")
-    for (key,) in tx.rows(_EVERY_KEY):
-        if key not in heads:
-            _broken("unknown", f"the head of log {key} is gone, its records are there")
+    for key in orphaned_keys(tx):
+        _broken("unknown", f"the head of log {key} is gone, its records are there")
     return sorted((head.thread_id, head.namespace) for head in heads.values() if head.records)
+
+
+def orphaned_keys(tx: Tx) -> list[int]:
+    """The keys that have records and no head."""
+    heads = {row[0] for row in tx.rows("SELECT thread_key FROM checkpoint_heads")}
+    return [key for (key,) in tx.rows(_EVERY_KEY) if key not in heads]
 
 
 # One probe of the index for each log, instead of one look at each record.

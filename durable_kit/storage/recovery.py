@@ -25,8 +25,9 @@ import ormsgpack
 
 from durable_kit.errors import StorageDamaged
 from durable_kit.storage.database import Tx
-from durable_kit.storage.namespaces import Namespaces, hold_back, look
-from durable_kit.storage.record import escape_text
+from durable_kit.storage.namespaces import Namespaces, hold_back, look, orphaned_keys
+from durable_kit.storage.record import escape_text, pack_id
+from durable_kit.storage.retention import rewrite
 from durable_kit.storage.rows import LogRows
 from durable_kit.storage.survey import Problem, Survey, digest_of
 
@@ -91,10 +92,12 @@ def recover(log: CheckpointLog, thread_id: str) -> Recovery:
         found, surveys, problems = _surveyed(log, tx, thread_id)
         if problems and _reindexed(tx):  # a damaged index hides rows, and shows others
             found, surveys, _ = _surveyed(log, tx, thread_id)
+        if problems and any([_brought_back(survey) for survey in surveys]):
+            found, surveys, _ = _surveyed(log, tx, thread_id)
         removal = _Removal(tx, thread_id, log.clock.now_us())
         for survey in surveys:
             if survey.problems:
-                _mend(survey.rows, survey, removal, lost)
+                _mend(log, survey, removal, lost)
             log.forget(survey.rows.key)
         for key in found.strays:
             removal.of_head(key, "it stands under a key that is not its own")
@@ -134,6 +137,38 @@ def _reindexed(tx: Tx) -> bool:
     return True
 
 
+def _brought_back(survey: Survey) -> bool:
+    """Put records whose key was damaged under their own again.
+
+    They stand under a key that no log has, and every other column of theirs checks out here.
+    """
+    rows, brought = survey.rows, False
+    if survey.head is None or survey.count >= survey.head.records:
+        return False
+    for key in orphaned_keys(rows.tx):
+        if key == rows.key:
+            continue
+        for row in rows.some_at(key):
+            parent = survey.good.get(row[3])
+            of_parent: tuple[Any, ...] = (None, None, None)
+            if parent is not None:
+                of_parent = (pack_id(parent.checkpoint_id), parent.checksum, parent.depth)
+            record, problem = rows.inspect((*row[:13], *of_parent))
+            if record is not None and problem is None:
+                rows.tx.execute(
+                    """
+                    UPDATE checkpoints
+                       SET thread_key = :key
+                     WHERE thread_key = :was AND sequence = :sequence
+                    """,
+                    key=rows.key,
+                    was=key,
+                    sequence=record.sequence,
+                )
+                brought = True
+    return brought
+
+
 @dataclass(slots=True)
 class _Lost:
     steps: int = 0
@@ -141,16 +176,19 @@ class _Lost:
     bytes: int = 0
 
 
-def _mend(rows: LogRows, survey: Survey, removal: _Removal, lost: _Lost) -> None:
+def _mend(log: CheckpointLog, survey: Survey, removal: _Removal, lost: _Lost) -> None:
     """Quarantine what is bad in one log, and let its head say what is left."""
+    rows = survey.rows
     reasons = {p.sequence: p.found for p in survey.problems if p.sequence is not None}
     for sequence in survey.bad:
         reason = reasons.get(sequence, "it leans on a record that is bad")
         removal.of_row("checkpoints", rows.key, {"sequence": sequence}, reason)
-    for write in survey.bad_writes:
+    leaned_on = {write.sequence for write in survey.orphans}
+    for write in (*survey.bad_writes, *survey.orphans):
         reason = reasons.get(write.sequence, "its checkpoint is bad")
         place = {"sequence": write.sequence, "ordinal": write.ordinal}
-        removal.of_row("checkpoint_writes", rows.key, place, reason)
+        stays = write.sequence in leaned_on
+        removal.of_row("checkpoint_writes", rows.key, place, reason, stays=stays)
     for pack in survey.bad_packs:
         reason = reasons.get(pack.pack, "it cannot be read")
         removal.of_row("checkpoint_packs", rows.key, {"pack": pack.pack}, reason)
@@ -168,20 +206,21 @@ def _mend(rows: LogRows, survey: Survey, removal: _Removal, lost: _Lost) -> None
         removal.of_head(rows.key, "it does not match its checksum")
         head = rows.new_head()
     used: list[object] = [*survey.good, *survey.bad]  # a damaged sequence may be anything
-    rows.save_head(
-        replace(
-            head,
-            next_sequence=max(
-                head.next_sequence, max((n for n in used if isinstance(n, int)), default=0) + 1
-            ),
-            latest_sequence=max(
-                (n for n, record in survey.good.items() if record.kind != "awaited"), default=0
-            ),
-            records=len(survey.good),
-            sequence_sum=sum(survey.good),
-            digest=digest_of(survey.good.values()),
-        )
+    head = replace(
+        head,
+        next_sequence=max(
+            head.next_sequence, max((n for n in used if isinstance(n, int)), default=0) + 1
+        ),
+        latest_sequence=max(
+            (n for n, record in survey.good.items() if record.kind != "awaited"), default=0
+        ),
+        records=len(survey.good),
+        sequence_sum=sum(survey.good),
+        digest=digest_of(survey.good.values()),
     )
+    rows.save_head(head)
+    # The bytes of a good state may lie in the writes of a bad checkpoint: let it have its own.
+    rewrite(log, rows, head, remove=leaned_on, prove=True)
 
 
 def _settle_namespaces(root: LogRows, others: Sequence[LogRows]) -> None:
@@ -202,12 +241,17 @@ class _Removal:
     now_us: int
     bytes: int = 0
 
-    def of_row(self, table: str, key: int, place: Mapping[str, Any], reason: str) -> None:
-        """Move the row of `table` at `place`, a column and its value for each part of the key."""
+    def of_row(
+        self, table: str, key: int, place: Mapping[str, Any], reason: str, *, stays: bool = False
+    ) -> None:
+        """Move the row of `table` at `place`, a column and its value for each part of the key.
+
+        `stays`: only copy it; the caller removes it later.
+        """
         # A damaged place may be of any type, or NULL; PostgreSQL's columns hold what they say.
         same = "IS" if self.tx.is_sqlite else "="
         where = "".join(f" AND {column} {same} :{column}" for column in place)
-        self._move(table, f"thread_key = :key{where}", reason, key=key, **place)
+        self._move(table, f"thread_key = :key{where}", reason, stays, key=key, **place)
 
     def of_head(self, key: int, reason: str) -> None:
         """Move a head."""
@@ -219,7 +263,7 @@ class _Removal:
             self._move(table, "thread_key = :key", reason, key=key)
         return self._move("checkpoints", "thread_key = :key", reason, key=key)
 
-    def _move(self, table: str, where: str, reason: str, **params: Any) -> int:
+    def _move(self, table: str, where: str, reason: str, stays: bool = False, **params: Any) -> int:
         cursor = self.tx.execute(f"SELECT * FROM {table} WHERE {where}", **params)
         names = [column[0] for column in cursor.description]
         found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -240,7 +284,8 @@ class _Removal:
                 moved_at_us=self.now_us,
                 columns=packed,
             )
-        self.tx.execute(f"DELETE FROM {table} WHERE {where}", **params)
+        if not stays:
+            self.tx.execute(f"DELETE FROM {table} WHERE {where}", **params)
         return len(found)
 
 

@@ -286,8 +286,9 @@ def rewrite(
 ) -> Head:
     """Change records of one log so that all other states stay the same. Returns the new head.
 
-    `remove`: sequences that go. `renew`: a record that becomes a self-contained snapshot of its
-    own state. `replacement`: a record that takes the place of the one with its sequence.
+    `remove`: sequences that go, with their writes. `renew`: a record that becomes a self-contained
+    snapshot of its own state. `replacement`: a record that takes the place of the one with its
+    sequence.
     """
     gone = set(remove)
     if not gone and renew is None and replacement is None:
@@ -298,43 +299,35 @@ def rewrite(
     }
     replaced = replacement.sequence if replacement is not None else None
     unsettled = {renew} if renew is not None else set()
-    for sequence, record in records.items():
-        if sequence in gone or sequence == replaced or record.kind == "awaited":
-            continue
-        points = addresses(log.reader.header(rows, record), record.kind, sequence)
-        if (record.kind == "delta" and record.parent_sequence in (gone | {replaced})) or any(
-            n in gone or (ordinal == BODY and (n == replaced or n in unsettled))
-            for n, ordinal in points
-        ):
-            unsettled.add(sequence)
-
     dissolved = _packs_of(rows, gone)
-    for sequence, record in records.items():
+
+    def lost(run: Address | tuple[int, int]) -> bool:
+        sequence, ordinal = run[:2]
+        if ordinal == PACK:
+            return sequence in dissolved
+        return sequence in gone or (
+            ordinal == BODY and (sequence == replaced or sequence in unsettled)
+        )
+
+    survivors: list[int] = []
+    for sequence, record in records.items():  # ascending: what is pointed to comes first
         if sequence in gone or sequence == replaced or record.kind == "awaited":
             continue
+        survivors.append(sequence)
         points = addresses(log.reader.header(rows, record), record.kind, sequence)
-        if any(ordinal == PACK and n in dissolved for n, ordinal in points):
+        based = record.kind == "delta" and record.parent_sequence in (gone | {replaced})
+        if based or any(map(lost, points)):
             unsettled.add(sequence)
-    survivors = [
-        n
-        for n, record in records.items()
-        if n not in gone and n != replaced and record.kind != "awaited"
-    ]
     entries = log.reader.entries(rows, survivors if prove else sorted(unsettled))
     before = _states(entries) if prove else {}
-
-    def lost(run: Address) -> bool:
-        if run.ordinal == PACK:
-            return run.sequence in dissolved
-        return run.sequence in gone or (
-            run.ordinal == BODY and (run.sequence == replaced or run.sequence in unsettled)
-        )
 
     for sequence in unsettled:
         for value in entries[sequence].image.values():
             value.lose(lost)
     if dissolved:
         _dissolve(rows, dissolved, gone)
+    if gone:  # first: on a full disk this is where the room comes from
+        rows.delete(sorted(gone))
     digest = head.digest
     settled: dict[int, Record] = {}
     for sequence, record in records.items():
@@ -357,16 +350,15 @@ def rewrite(
             rows.update(new)
             digest = xor(digest, xor(record.checksum, new.checksum))
             settled[sequence] = new
-    if gone:
-        rows.delete(sorted(gone))
     left = [n for n, r in records.items() if n not in gone and r.kind != "awaited"]
     latest = head.latest_sequence
     if latest in gone:
         latest = max(left, default=0)
+    removed = gone & records.keys()  # recovery has removed a record before its writes
     head = replace(
         head,
-        records=head.records - len(gone),
-        sequence_sum=head.sequence_sum - sum(gone),
+        records=head.records - len(removed),
+        sequence_sum=head.sequence_sum - sum(removed),
         latest_sequence=latest,
         digest=digest,
     )

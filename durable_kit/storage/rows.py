@@ -232,6 +232,14 @@ class LogRows:
             )
         )
 
+    def some_at(self, key: Any) -> list[Any]:
+        """Raw rows that stand under another key, without what their parents say."""
+        return self.tx.rows(
+            f"SELECT {_RECORD} FROM checkpoints r {_WITH_PARENT} "  # noqa: S608 - fixed fragments
+            "WHERE r.thread_key = :key ORDER BY r.sequence",
+            key=key,
+        )
+
     def not_found_by_id(self) -> list[int]:
         """The sequences of rows that the index of ids does not lead to."""
         found = self.tx.rows(
@@ -595,19 +603,35 @@ class LogRows:
             gone=self.tx.many(list(sequences)),
         )
 
-    def count_writes(self, sequence: int, count: int, *, was: int | None = None) -> bool:
-        """Say how many write records the checkpoint has now.
-
-        With `was`: only if it says that number still; False if it does not.
-        """
-        cursor = self.tx.execute(
-            "UPDATE checkpoints SET writes_count = :count "
-            "WHERE thread_key = :key AND sequence = :sequence"
-            + (" AND writes_count = :was" if was is not None else ""),
+    def count_writes(self, sequence: int, count: int) -> None:
+        """Say how many write records the checkpoint has now."""
+        self.tx.execute(
+            """
+            UPDATE checkpoints
+               SET writes_count = :count
+             WHERE thread_key = :key AND sequence = :sequence
+            """,
             key=self.key,
             sequence=sequence,
             count=count,
-            was=was,
+        )
+
+    def count_first_write(self, sequence: int, checksum: bytes) -> bool:
+        """Say that the checkpoint has one write record now.
+
+        False, and nothing changed, if it has some already or is no longer the one with
+        `checksum`: the thread may have been deleted, and another told in its place.
+        """
+        cursor = self.tx.execute(
+            """
+            UPDATE checkpoints
+               SET writes_count = 1
+             WHERE thread_key = :key AND sequence = :sequence AND writes_count = 0
+               AND checksum = :checksum
+            """,
+            key=self.key,
+            sequence=sequence,
+            checksum=checksum,
         )
         return bool(cursor.rowcount)
 

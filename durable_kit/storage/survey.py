@@ -45,7 +45,8 @@ class Survey:
 
     `good`: records whose state can be told, by sequence. `bad`: the raw rows of the others.
     `intact`: how many write records of each checkpoint are in order. `bad_writes`, `bad_packs`:
-    rows that are not.
+    rows that are not. `orphans`: write records that are in order and have lost their checkpoint;
+    a good state may still have its bytes there.
     """
 
     def __init__(self, reader: Reader, rows: LogRows) -> None:
@@ -65,6 +66,12 @@ class Survey:
         packed = self._read_packs()
         self._read_writes(packed)
         self._follow_addresses(reader)
+        self.orphans = [
+            write
+            for sequence, writes in self._sound_writes.items()
+            if sequence not in self.good
+            for write in writes
+        ]
         self._check_counts()
         self._check_sum()
         self._check_indexes()
@@ -125,7 +132,6 @@ class Survey:
             if sequence not in self._raw:
                 if here:
                     self._report("write records without their checkpoint", sequence)
-                bad = here
             elif bad:
                 problem = self.rows.write_problem(
                     bad[0],
@@ -135,8 +141,6 @@ class Survey:
                     else (before or [ZERO])[-1],
                 )
                 self._report(problem or "a write record is out of order", sequence)
-            elif sequence in self.bad:
-                bad = here
             self.bad_writes += bad
 
     def _in_order(self, before: Sequence[bytes], here: Sequence[WriteRecord]) -> int:
@@ -160,8 +164,6 @@ class Survey:
                 self._report(problem, sequence, record)
             self.bad[sequence] = self._raw[sequence]
             del self.good[sequence]
-            # Its write records are sound, and have lost the checkpoint they belong to.
-            self.bad_writes += self._sound_writes.get(sequence, [])
 
     def _missing_bytes(self, reader: Reader, record: Record) -> str | None:
         """Why the state of an intact record cannot be told, or None."""

@@ -13,5 +13,10 @@ import sys
 context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 if sys.platform != "win32":
     context.set_forkserver_preload(
-        ["pytest", "tests.anomalies.kill_worker", "tests.anomalies.process_worker"]
+        [
+            "pytest",
+            "tests.anomalies.kill_worker",
+            "tests.anomalies.maintenance_worker",
+            "tests.anomalies.process_worker",
+        ]
     )

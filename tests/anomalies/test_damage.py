@@ -279,7 +279,8 @@ def sqlite_damage(path: Path, rng: random.Random, owners: dict[int, str]) -> Dam
 
 def owners_of(truth: dict[str, Any]) -> dict[int, str]:
     """The threads by the key of their rows."""
-    return {thread_key(name, namespace): name for name, namespace in truth["threads()"]}
+    logs = {(name, namespace) for name, stored in truth["threads()"] for namespace in (stored, "")}
+    return {thread_key(name, namespace): name for name, namespace in logs}
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,186 +1,206 @@
-"""A disk that is full is not a database that is damaged.
+"""A full disk is not damage, and passes.
 
-`PRAGMA max_page_count` plays the disk: SQLite refuses the page that would be one too many with the
-same error. The first error must say so, the thread must stay at its last good step, and the next
-call after somebody made room must simply work.
+The naive reaction to a failed write is to take the thread for broken. Nothing is: the transaction
+that found no room is undone, the last committed step is there, and the same call works as soon as
+there is room. SQLite's `max_page_count` plays the full disk, on every connection of the kit.
 """
 
 from __future__ import annotations
 
 import random
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.sqlite import SqliteSaver
+import sqlalchemy as sa
 
-from durable_kit.delta_saver import DeltaSaver
+from durable_kit import Database, DeltaSaver, EveryN, SizeRatio
 from durable_kit.errors import StorageFull
-from durable_kit.storage.database import Database
-from durable_kit.storage.snapshot_policy import EveryN
-from tests.contracts.builders import Line, assert_same, facts
+from tests.contracts.builders import Line, facts
 
 from .graphs import talking_graph, thread
-
-NO_LIMIT = 2**32 - 2
-
-
-class Disk:
-    """How many pages the database may have."""
-
-    def __init__(self) -> None:
-        self.pages = NO_LIMIT
-
-    def fill(self, saver: DeltaSaver, *, left: int) -> None:
-        """From now on there is room for `left` more pages."""
-        with saver.database.read() as tx:
-            self.pages = tx.row("PRAGMA page_count")[0] + left
-        saver.database.close()  # it opens again by itself, with the limit
-
-    def make_room(self, saver: DeltaSaver) -> None:
-        self.pages = NO_LIMIT
-        saver.database.close()
+from .stories import small_packs
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    found = Disk()
-    connected = Database._on_sqlite_connect
-
-    def on_connect(self: Database, connection: Any, record: Any) -> None:
-        connected(self, connection, record)
-        connection.execute(f"PRAGMA max_page_count = {found.pages}")
-
-    monkeypatch.setattr(Database, "_on_sqlite_connect", on_connect)
-    return found
-
-
-@pytest.fixture
-def saver(tmp_path: Path, disk: Disk) -> Iterator[DeltaSaver]:
-    url = f"sqlite:///{tmp_path / 'kit.db'}"
-    with DeltaSaver.open(url, policy=EveryN(1000)) as opened:
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(f"sqlite:///{tmp_path / 'kit.db'}", synchronous="OFF") as opened:
         yield opened
 
 
-def noise(n_bytes: int) -> str:
-    """Text that no compression makes small."""
-    return random.Random(n_bytes).randbytes(n_bytes // 2).hex()
+@contextmanager
+def full_disk(database: Database, *, pages_left: int) -> Iterator[None]:
+    """Let the file grow by so many pages and no further."""
+    limit = _pages(database) + pages_left
+    driver: Any = None
+
+    def cap(connection: Any, *_: Any) -> None:
+        nonlocal driver
+        driver = connection
+        connection.execute(f"PRAGMA max_page_count = {limit}")
+
+    def uncap(connection: Any, *_: Any) -> None:
+        connection.execute("PRAGMA max_page_count = 1073741823")
+
+    database.close()  # what connects from now on is capped
+    sa.event.listen(database.engine, "checkout", cap)
+    try:
+        yield
+    finally:
+        sa.event.remove(database.engine, "checkout", cap)
+        sa.event.listen(database.engine, "checkout", uncap)
+        with database.write():
+            pass
 
 
-def everything(saver: DeltaSaver) -> dict[str, list[Any]]:
-    """All rows of all tables."""
-    with saver.database.read() as tx:
-        names = [name for (name,) in tx.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return {name: sorted(tx.rows(f"SELECT * FROM {name}"), key=repr) for name in names}
+def _pages(database: Database) -> int:
+    with database.read() as tx:
+        return int(tx.row("PRAGMA page_count")[0])
 
 
-def refused_whole(saver: DeltaSaver, call: Callable[[], Any]) -> None:
-    """The call finds the disk full, says so, and changes no row."""
-    before = everything(saver)
-    with pytest.raises(StorageFull, match=r"no space left .* Make room"):
-        call()
-    assert everything(saver) == before
-    assert saver.verify("full").ok
+def grow(line: Line, steps: int, *, size: int = 400, begin: int = 0) -> Any:
+    """Steps with a message each; returns the config of the last one that was stored.
+
+    A dict is edited now and then: its bytes lie nowhere until the next snapshot writes them, and a
+    snapshot that was undone must not be believed to have done so.
+    """
+    for step in range(begin, begin + steps):
+        facts_then = {f"key {n}": f"value {n} " * 5 for n in range(step // 4 + 3)}
+        values = {
+            "messages": [f"{n} " + "x" * 400 for n in range(step)],
+            "facts": facts_then,
+            "n": step,
+        }
+        at = line.put(values)
+        line.write(at, ("messages", [f"{step} " + "x" * 400]), ("n", "x" * size), task=f"t{step}")
+    return at
 
 
-def test_a_put_that_finds_the_disk_full_leaves_the_last_good_step(
-    saver: DeltaSaver, disk: Disk
+@pytest.mark.parametrize(
+    "policy", [SizeRatio(), SizeRatio(0.5), EveryN(3), EveryN(3, True)], ids=str
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_put_without_room_says_so_and_the_same_put_works_when_there_is_room(
+    database: Database, policy: Any, seed: int
 ) -> None:
-    line = Line(saver, "full")
-    line.put({"messages": ["small"]})
-    good = facts(line.read())
-    disk.fill(saver, left=2)
-    refused_whole(saver, lambda: line.put({"messages": ["small", noise(100_000)]}))
-    assert_same(facts(line.read()), good)
-    disk.make_room(saver)
-    line.put({"messages": ["small", noise(100_000)]})  # the same step again
-    assert line.read().checkpoint["channel_values"]["messages"][1] == noise(100_000)
-    assert len(line.rows()) == 2
-    assert saver.verify("full").ok
+    rng = random.Random(seed)
+    with small_packs():
+        saver = DeltaSaver(database, policy=policy)
+        line = Line(saver, "t")
+        grow(line, 5)
+        stored, failures = 5, 0
+        while stored < 40:
+            with full_disk(database, pages_left=rng.randrange(3)):
+                try:
+                    while True:
+                        before_put = [facts(row) for row in line.rows()]
+                        grow(line, 1, size=rng.choice((400, 3000)), begin=stored)
+                        stored += 1
+                except StorageFull:
+                    failures += 1
+                rows = [facts(row) for row in DeltaSaver(database).list(line.config())]
+                # The put may have found room, and its write none.
+                assert rows == before_put or rows[1:] == before_put
+                stored = len(rows)
+                line.tip = rows[0]["checkpoint"]["id"]
+                line.steps = stored
+            assert saver.verify("t").ok
+            # The same saver, with what it keeps in memory, goes on.
+            grow(line, 1, begin=stored)
+            stored += 1
+            newest = DeltaSaver(database).get_tuple(line.config())
+            assert newest is not None
+            assert len(newest.checkpoint["channel_values"]["facts"]) == (stored - 1) // 4 + 3
+            assert newest.checkpoint["channel_values"]["n"] == stored - 1
+            assert len(newest.checkpoint["channel_values"]["messages"]) == stored - 1
+        assert failures > 3
+        assert [row.checkpoint["channel_values"]["n"] for row in line.rows()] == list(
+            range(stored - 1, -1, -1)
+        )
+        assert DeltaSaver(database).verify("t").ok
 
 
-def test_small_steps_go_on_to_the_last_free_page_and_not_beyond(
-    saver: DeltaSaver, disk: Disk
+def test_a_snapshot_that_was_undone_is_not_believed_to_hold_any_bytes(database: Database) -> None:
+    saver = DeltaSaver(database, policy=EveryN(4))
+    line = Line(saver, "t")
+    facts_then = {f"key {n}": f"value {n} " * 20 for n in range(20)}
+    line.put({"facts": facts_then, "n": 0})
+    # A patch in two places: the bytes of the new dict as a whole lie nowhere in the log.
+    facts_then = {**facts_then, "key 2": "edited", "key 17": "edited"}
+    line.put({"facts": facts_then, "n": 1})
+    line.put({"facts": facts_then, "n": 2})
+    line.put({"facts": facts_then, "n": 3})
+    newest = line.tip
+    with full_disk(database, pages_left=0), pytest.raises(StorageFull):
+        line.put({"facts": facts_then, "n": 4, "big": "x" * 100_000})  # would be a snapshot
+    line.tip = newest
+    line.put({"facts": facts_then, "n": 4})
+    found = DeltaSaver(database).get_tuple(line.config())
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"facts": facts_then, "n": 4}
+
+
+def test_compaction_without_room_changes_nothing(database: Database) -> None:
+    saver = DeltaSaver(database)
+    line = Line(saver, "t")
+    grow(line, 60, size=2000)
+    before = [facts(row) for row in line.rows()]
+    with full_disk(database, pages_left=2):
+        with pytest.raises(StorageFull):
+            saver.compact("t")
+        assert [facts(row) for row in line.rows()] == before
+        assert saver.verify("t").ok
+    assert saver.compact("t") == 1
+    assert [facts(row) for row in line.rows()] == before
+
+
+def test_room_can_be_made_on_a_full_disk_by_pruning(database: Database) -> None:
+    saver = DeltaSaver(database, policy=EveryN(3, self_contained=True))
+    line = Line(saver, "t")
+    grow(line, 30, size=2000)
+    with full_disk(database, pages_left=0):
+        with pytest.raises(StorageFull):
+            grow(line, 5, size=20_000, begin=30)
+        line = Line(saver, "t")
+        saver.prune(["t"], keep_last=2)
+        grow(line, 1, size=100)
+        assert saver.verify("t").ok
+        saver.delete_thread("t")
+        grow(Line(saver, "another"), 5)
+
+
+def test_a_graph_goes_on_at_the_step_that_found_no_room(database: Database) -> None:
+    graph = talking_graph(DeltaSaver(database))
+    for _ in range(3):
+        graph.invoke({"messages": ["go " + "on " * 200]}, thread("t"))
+    before = graph.get_state(thread("t")).values
+    with full_disk(database, pages_left=0):
+        with pytest.raises(StorageFull, match="Make room"):
+            graph.invoke({"messages": ["go " + "on " * 20_000]}, thread("t"))
+    state = graph.get_state(thread("t"))
+    assert state.values["messages"][: len(before["messages"])] == before["messages"]
+    result = graph.invoke({"messages": ["go"]}, thread("t"))
+    assert result["turn"] == before["turn"] + 1
+    assert DeltaSaver(database).verify("t").ok
+
+
+def test_a_new_database_that_finds_no_room_for_its_tables_can_be_opened_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = Line(saver, "full")
-    line.put({"messages": []})
-    disk.fill(saver, left=8)
-    messages: list[str] = []
-    with pytest.raises(StorageFull):
-        for step in range(1000):
-            line.put({"messages": [*messages, noise(1000 + step)]})
-            messages.append(noise(1000 + step))
-    assert len(messages) > 5
-    assert line.read().checkpoint["channel_values"]["messages"] == messages
-    assert len(line.rows()) == len(messages) + 1
-    assert saver.verify("full").ok
+    url = f"sqlite:///{tmp_path / 'kit.db'}"
+    settle = Database._on_sqlite_connect
+    limit = 5
 
+    def capped(database: Database, connection: Any, record: Any) -> None:
+        settle(database, connection, record)
+        connection.execute(f"PRAGMA max_page_count = {limit}")
 
-def test_writes_that_find_the_disk_full_are_not_there_by_half(
-    saver: DeltaSaver, disk: Disk
-) -> None:
-    line = Line(saver, "full")
-    at = line.put({"messages": ["small"]})
-    line.write(at, ("messages", "first"), task="first")
-    disk.fill(saver, left=2)
-    writes = [("messages", "second"), ("note", "fits"), ("document", noise(100_000))]
-    refused_whole(saver, lambda: line.write(at, *writes, task="second"))
-    assert line.read().pending_writes == [("first", "messages", "first")]
-    disk.make_room(saver)
-    line.write(at, *writes, task="second")
-    assert line.read().pending_writes == [
-        ("first", "messages", "first"),
-        *[("second", channel, value) for channel, value in writes],
-    ]
-
-
-def test_a_compaction_that_finds_the_disk_full_changes_nothing(
-    saver: DeltaSaver, disk: Disk
-) -> None:
-    line = Line(saver, "full")
-    messages = [noise(100_000)]
-    for step in range(5):
-        messages = [*messages, f"message {step}"]
-        line.put({"messages": messages})
-    told = [facts(row) for row in line.rows()]
-    disk.fill(saver, left=2)
-    refused_whole(saver, lambda: saver.compact("full"))
-    assert [facts(row) for row in line.rows()] == told
-    line.put({"messages": [*messages, "there is room for a small step"]})
-    disk.make_room(saver)
-    assert saver.compact("full") == 1
-    assert [facts(row) for row in line.rows()][1:] == told
-    assert saver.verify("full").ok
-
-
-def test_a_graph_goes_on_from_its_last_good_step_when_there_is_room_again(
-    saver: DeltaSaver, disk: Disk
-) -> None:
-    graph = talking_graph(saver)
-    graph.invoke({"messages": ["hello"]}, thread("full"))
-    good = graph.get_state(thread("full"))
-    disk.fill(saver, left=2)
-    with pytest.raises(StorageFull):
-        graph.invoke({"messages": [noise(100_000)]}, thread("full"))
-    assert graph.get_state(thread("full")) == good
-    assert saver.verify("full").ok
-    disk.make_room(saver)
-    said = graph.invoke({"messages": ["there"]}, thread("full"))["messages"]
-    assert said == ["hello", "answer 1", "there", "answer 2"]
-
-
-def test_beside_it_the_sqlite_saver_shows_its_user_the_bare_error_of_the_driver(
-    tmp_path: Path,
-) -> None:
-    with closing(sqlite3.connect(tmp_path / "peer.db", check_same_thread=False)) as connection:
-        graph = talking_graph(SqliteSaver(connection))
-        graph.invoke({"messages": ["hello"]}, thread("full"))
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(sqlite3.OperationalError) as caught:
-            graph.invoke({"messages": [noise(100_000)]}, thread("full"))
-        # No file, no word about what was stored, no next act.
-        assert str(caught.value) == "database or disk is full"
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "_on_sqlite_connect", capped)
+        with pytest.raises(StorageFull):
+            Database.open(url)
+    with DeltaSaver.open(url) as saver:
+        grow(Line(saver, "t"), 2)
+        assert saver.verify("t").ok
