@@ -23,7 +23,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, Checkpoint, CheckpointMetadata
 
-from durable_kit.errors import UnloadableValue
+from durable_kit.errors import BadInput, UnloadableValue
 
 _KNOWN = frozenset("v ts id channel_values channel_versions versions_seen updated_channels".split())
 _THE_NEWEST, _ABSENT = True, False  # what may stand in the clock in place of updated_channels
@@ -173,3 +173,21 @@ def _unpacked_time(packed: int | str) -> str:
     if isinstance(packed, str):
         return packed
     return (_EPOCH + packed * _MICROSECOND).isoformat()
+
+
+def log_of(config: RunnableConfig) -> tuple[str, str]:
+    """(thread id, namespace) of a config."""
+    configurable = config["configurable"]
+    if "thread_id" not in configurable:
+        raise BadInput('The config has no thread_id. Pass {"configurable": {"thread_id": "…"}}.')
+    return str(configurable["thread_id"]), str(configurable.get("checkpoint_ns") or "")
+
+
+def config_of(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": namespace,
+            "checkpoint_id": checkpoint_id,
+        }
+    }

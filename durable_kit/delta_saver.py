@@ -54,7 +54,9 @@ from langgraph.checkpoint.serde.types import ERROR
 
 from durable_kit import delta_channels
 from durable_kit.checkpoint_state import (
+    config_of,
     from_state,
+    log_of,
     merged_metadata,
     pack_metadata,
     to_state,
@@ -170,7 +172,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         change through the runtime alone, so there the version decides. It must: in async mode a
         checkpoint holds the very set in which the runtime collects a join's next arrivals.
         """
-        thread_id, namespace = _log_of(config)
+        thread_id, namespace = log_of(config)
         merged = merged_metadata(config, metadata)
         run_id = merged.get("run_id")
         self._log.append(
@@ -187,7 +189,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 if channel not in new_versions and channel.startswith(("join:", "branch:"))
             },
         )
-        return _config(thread_id, namespace, checkpoint["id"])
+        return config_of(thread_id, namespace, checkpoint["id"])
 
     def put_writes(
         self,
@@ -201,7 +203,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         Ordinary writes keep the first value stored for a task and place; an interrupt, resume or
         error replaces the one before it.
         """
-        thread_id, namespace = _log_of(config)
+        thread_id, namespace = log_of(config)
         self._log.append_writes(
             thread_id=thread_id,
             namespace=namespace,
@@ -218,7 +220,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the one written last; None if there is none."""
-        thread_id, namespace = _log_of(config)
+        thread_id, namespace = log_of(config)
         entry = self._log.read(thread_id, namespace, config["configurable"].get("checkpoint_id"))
         return None if entry is None else self._tuple(entry)
 
@@ -277,7 +279,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """What LangGraph's `DeltaChannel` is rebuilt from: its last stored value, and the writes
         since, oldest first. Reads in stretches from snapshot to snapshot of the log."""
-        thread_id, namespace = _log_of(config)
+        thread_id, namespace = log_of(config)
         return delta_channels.history(
             self._log, thread_id, namespace, config["configurable"].get("checkpoint_id"), channels
         )
@@ -456,10 +458,10 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         decode = self._log.codec.decode
         parent = record.parent_id
         return CheckpointTuple(
-            config=_config(record.thread_id, record.namespace, record.checkpoint_id),
+            config=config_of(record.thread_id, record.namespace, record.checkpoint_id),
             checkpoint=from_state(record.checkpoint_id, entry.state(decode)),
             metadata=self._metadata(record),
-            parent_config=_config(record.thread_id, record.namespace, parent) if parent else None,
+            parent_config=config_of(record.thread_id, record.namespace, parent) if parent else None,
             pending_writes=[self._pending_write(record, write) for write in entry.writes],
         )
 
@@ -491,24 +493,6 @@ class DeltaSaver(BaseCheckpointSaver[int]):
 
     def _delta_channel_ancestors(self, kept: Sequence[Entry]) -> set[str]:
         return delta_channels.needed_ancestors(self._log, kept, self._metadata)
-
-
-def _log_of(config: RunnableConfig) -> tuple[str, str]:
-    """(thread id, namespace) of a config."""
-    configurable = config["configurable"]
-    if "thread_id" not in configurable:
-        raise BadInput('The config has no thread_id. Pass {"configurable": {"thread_id": "…"}}.')
-    return str(configurable["thread_id"]), str(configurable.get("checkpoint_ns") or "")
-
-
-def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
-    return {
-        "configurable": {
-            "thread_id": thread_id,
-            "checkpoint_ns": namespace,
-            "checkpoint_id": checkpoint_id,
-        }
-    }
 
 
 def _storable(channel: str, value: Any) -> Any:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,13 +32,11 @@ from durable_kit.storage.database import Database, Tx
 from durable_kit.storage.fold import Writer, write_delta, write_snapshot
 from durable_kit.storage.image import Image, full_size, snapshot_size
 from durable_kit.storage.listing import (
-    check_identity,
-    find_checkpoint,
-    list_checkpoints,
     prove_absence,
     prove_awaited,
 )
-from durable_kit.storage.materialize import Entry, Reader, pending
+from durable_kit.storage.log_reader import LogReader
+from durable_kit.storage.materialize import pending
 from durable_kit.storage.namespaces import hold_back
 from durable_kit.storage.packs import PACK_AT_LEAST, take_apart, write_pack
 from durable_kit.storage.record import (
@@ -55,7 +53,7 @@ from durable_kit.storage.record import (
     thread_key,
 )
 from durable_kit.storage.rows import LogRows, Place
-from durable_kit.storage.seal import NoSeal, Seal
+from durable_kit.storage.seal import Seal
 from durable_kit.storage.snapshot_policy import Chain, SnapshotPolicy
 from durable_kit.storage.tip import Plan, StateCodec, Tip, plan, plan_snapshot
 
@@ -96,7 +94,7 @@ class _KnownIdError(Exception):
     """The log has a row with the id that was to be appended."""
 
 
-class CheckpointLog:
+class CheckpointLog(LogReader):
     """Append to the logs of one database, and read them.
 
     `policy` decides about snapshots. For `trust_identity` see `tip.py`. Safe to share between OS
@@ -113,19 +111,12 @@ class CheckpointLog:
         clock: Clock | None = None,
         trust_identity: bool = False,
     ) -> None:
-        self.database = database
-        self.codec = codec
+        super().__init__(database, codec, seal=seal)
         self.policy = policy
-        self.seal = seal or NoSeal()
         self.clock = clock or SystemClock()
         self.trust_identity = trust_identity
-        self.reader = Reader()
         self._tips: OrderedDict[int, Tip] = OrderedDict()
         self._tips_lock = threading.Lock()
-
-    def rows(self, tx: Tx, thread_id: str, namespace: str) -> LogRows:
-        """The rows of one log in a transaction."""
-        return LogRows(tx, thread_id, namespace, self.seal)
 
     # -- appending a checkpoint ----------------------------------------------------------------
 
@@ -258,7 +249,7 @@ class CheckpointLog:
                 writer = Writer(sequence, sources)
                 header, image = write_delta(image, planned.changes, writer)
                 record = self.sealed(draft, sequence, header, bytes(writer.blob), tip)
-                return record, _tip_of(record, chain.delta_bytes, image, planned)
+                return record, Tip.of(record, chain.delta_bytes, image, objects=planned.objects)
             if self.trust_identity:
                 planned = plan_snapshot(tip, planned, state, self.codec)
             # write_snapshot tells the tip's values that they lie in this record. If it is rolled
@@ -271,7 +262,7 @@ class CheckpointLog:
         writer = Writer(sequence)
         header = write_snapshot(image, writer, self_contained=self.policy.self_contained)
         record = self.sealed(draft, sequence, header, bytes(writer.blob), None)
-        return record, _tip_of(record, 0, image, planned)
+        return record, Tip.of(record, 0, image, objects=planned.objects)
 
     def _pack_writes(self, rows: LogRows, sequence: int, image: Image) -> None:
         """Move the write records before `sequence` into one pack, if there are enough of them."""
@@ -466,81 +457,6 @@ class CheckpointLog:
                 tip.sources.append((sequence, ordinal, blob))
                 tip.last_write = checksum
 
-    # -- reading -------------------------------------------------------------------------------
-
-    def read(
-        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
-    ) -> Entry | None:
-        """One checkpoint, the newest if no id is given; None if there is none.
-
-        Raises `BrokenChain` rather than give a state that does not check out.
-        """
-        with self.database.read() as tx:
-            rows = self.rows(tx, thread_id, namespace)
-            head = rows.head()
-            if head is None:
-                return None
-            if checkpoint_id is not None:
-                return self._entry(rows, head, checkpoint_id)
-            latest = head.latest_sequence
-            return self.reader.entries(rows, [latest])[latest] if latest else None
-
-    def _entry(self, rows: LogRows, head: Head, checkpoint_id: str) -> Entry | None:
-        found = find_checkpoint(rows, head, checkpoint_id)
-        if found is None:
-            return None
-        entry = self.reader.entries(rows, [found.sequence])[found.sequence]
-        check_identity(rows, entry.record, checkpoint_id)
-        return entry
-
-    def history(
-        self,
-        thread_id: str,
-        namespace: str,
-        *,
-        checkpoint_id: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-        matches: Callable[[Record], bool] | None = None,
-    ) -> list[Entry]:
-        """The checkpoints of one log, the one written last first.
-
-        A fixed number of statements, whatever the length. The entries share the buffers of what
-        their states have in common.
-        """
-        with self.database.read() as tx:
-            rows = self.rows(tx, thread_id, namespace)
-            head = rows.head()
-            if head is None:
-                return []
-            chosen = list_checkpoints(
-                rows,
-                head,
-                checkpoint_id=checkpoint_id,
-                before=before,
-                limit=limit,
-                matches=matches,
-            )
-            entries = self.reader.entries(rows, sorted(chosen))
-        return [entries[sequence] for sequence in chosen]
-
-    def ancestors(self, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Entry]:
-        """A checkpoint and its ancestors, child before parent, read in stretches of one chain."""
-        wanted: str | None = checkpoint_id
-        while wanted is not None:
-            with self.database.read() as tx:
-                rows = self.rows(tx, thread_id, namespace)
-                head = rows.head()
-                found = find_checkpoint(rows, head, wanted) if head is not None else None
-                if found is None:
-                    return
-                stretch = sorted(rows.chain([found.sequence]), reverse=True)
-                entries = self.reader.entries(rows, sorted(stretch))
-                check_identity(rows, entries[found.sequence].record, wanted)
-            for sequence in stretch:
-                yield entries[sequence]
-            wanted = entries[stretch[-1]].record.parent_id
-
     # -- tips ----------------------------------------------------------------------------------
 
     def _tip(self, key: int, draft: _Draft) -> Tip | None:
@@ -559,7 +475,7 @@ class CheckpointLog:
             entry = self._entry(rows, head, draft.parent_id)
             if entry is None:
                 return None
-            tip = _tip_from(entry)
+            tip = Tip.of(entry.record, entry.delta_bytes, entry.image)
             tip.sources, tip.last_write = self.reader.sources(
                 rows, tip.sequence, entry.record.writes_count
             )
@@ -582,27 +498,3 @@ class CheckpointLog:
 
 def _with_record(head: Head, record: Record) -> Head:
     return head.with_one_more(record.sequence, record.checksum, latest=record.sequence)
-
-
-def _tip_from(entry: Entry) -> Tip:
-    record = entry.record
-    return Tip(
-        record.sequence,
-        record.checkpoint_id,
-        record.checksum,
-        record.depth,
-        entry.delta_bytes,
-        entry.image,
-    )
-
-
-def _tip_of(record: Record, delta_bytes: int, image: Image, planned: Plan) -> Tip:
-    return Tip(
-        record.sequence,
-        record.checkpoint_id,
-        record.checksum,
-        record.depth,
-        delta_bytes,
-        image,
-        objects=planned.objects,
-    )

@@ -251,7 +251,8 @@ class Database:
     def give_back(self) -> None:
         """Return free pages to the file system (SQLite; PostgreSQL has its own vacuum).
 
-        Best effort: a reader that still needs the old pages delays it, which is no error.
+        Best effort: a reader that still needs the old pages delays it, which is no error. Nor is
+        a database that this user may only read.
         """
         if not self.is_sqlite:
             return
@@ -263,7 +264,7 @@ class Database:
                 raw.execute("PRAGMA busy_timeout = 0")  # a long reader is not worth waiting for
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except Exception as error:
-                if "locked" not in str(error) and "busy" not in str(error):
+                if not any(text in str(error) for text in ("locked", "busy", "readonly")):
                     raise
             finally:
                 raw.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
@@ -396,6 +397,11 @@ class Database:
                 ) from error
             if any(text in reason for text in _DAMAGED):
                 raise self._damaged(reason) from error
+            if "readonly database" in reason or type(cause).__name__ == "InsufficientPrivilege":
+                raise BadInput(
+                    f"{self.url!r} may only be read ({reason}). Nothing was stored. Use a database "
+                    "that this user may write, or only read."
+                ) from error
             if "database is locked" in reason or "database table is locked" in reason:
                 raise StorageBusy(
                     f"{self.url!r}: another process held the write lock for more than "

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from durable_kit.errors import BrokenChain
 from durable_kit.storage.database import Tx
 from durable_kit.storage.record import Head, escape_text, thread_key, unescape_text
-from durable_kit.storage.rows import REMEDY, LogRows, head_from_row
+from durable_kit.storage.rows import LogRows, head_from_row
+from durable_kit.storage.write_rows import REMEDY
 
 if TYPE_CHECKING:
     from durable_kit.storage.checkpoint_log import CheckpointLog

@@ -92,7 +92,7 @@ def recover(log: CheckpointLog, thread_id: str) -> Recovery:
         found, surveys, problems = _surveyed(log, tx, thread_id)
         if problems and _reindexed(tx):  # a damaged index hides rows, and shows others
             found, surveys, _ = _surveyed(log, tx, thread_id)
-        if problems and any([_brought_back(survey) for survey in surveys]):
+        if problems and any(list(map(_brought_back, surveys))):
             found, surveys, _ = _surveyed(log, tx, thread_id)
         removal = _Removal(tx, thread_id, log.clock.now_us())
         for survey in surveys:

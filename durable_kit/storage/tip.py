@@ -26,7 +26,7 @@ from durable_kit.errors import UnstorableValue
 from durable_kit.storage.delta import Delta, apply, array_header
 from durable_kit.storage.fold import Change
 from durable_kit.storage.image import Image
-from durable_kit.storage.record import ZERO
+from durable_kit.storage.record import ZERO, Record
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,26 @@ class Tip:
     sources: list[tuple[int, int, bytes]] = field(default_factory=list)
     last_write: bytes = ZERO
     objects: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        record: Record,
+        delta_bytes: int,
+        image: Image,
+        *,
+        objects: dict[str, list[Any]] | None = None,
+    ) -> Tip:
+        """The tip that a record leaves whose state is `image`."""
+        return cls(
+            record.sequence,
+            record.checkpoint_id,
+            record.checksum,
+            record.depth,
+            delta_bytes,
+            image,
+            objects=objects or {},
+        )
 
 
 @dataclass(frozen=True, slots=True)

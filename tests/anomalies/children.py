@@ -17,6 +17,7 @@ if sys.platform != "win32":
             "pytest",
             "tests.anomalies.kill_worker",
             "tests.anomalies.maintenance_worker",
+            "tests.anomalies.open_worker",
             "tests.anomalies.process_worker",
         ]
     )

@@ -68,7 +68,7 @@ def check(url: str, acknowledged: str, seen: dict[str, int], *, about: str) -> N
                 whole = thread_id in ("main", "runs") and (thread_id, step) in told
                 assert written == [step] or (written == [] and not whole), f"{about}: {step}"
             if thread_id in ("main", "runs"):
-                known = max(last[thread_id], seen.get(thread_id, 0))
+                known = max(last.get(thread_id, 0), seen.get(thread_id, 0))
                 assert steps[0] in (known, known + 1), f"{about}: {known} was known, {steps}"
                 seen[thread_id] = steps[0]
             if thread_id == "main":
