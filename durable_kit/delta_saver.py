@@ -289,6 +289,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and writes."""
         retention.delete_thread(self._log, str(thread_id))
+        self.database.give_back()
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of some runs; the states of the others stay the same.

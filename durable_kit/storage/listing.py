@@ -98,21 +98,23 @@ def check_identity(rows: LogRows, record: Record, checkpoint_id: str) -> None:
 
 def prove_count(rows: LogRows, head: Head) -> None:
     """Make sure that no record has gone or moved. Reads the index only. Raises `BrokenChain`."""
-    # Masked, because a damaged sequence may be a number whose sum is none; the highest is compared
-    # as it is.
+    # Masked, because a damaged sequence may be a number whose sum is none; the lowest and the
+    # highest are compared as they are.
     found = rows.tx.row(
         """
-        SELECT count(*), coalesce(sum(sequence & 1099511627775), 0), coalesce(max(sequence), 0)
+        SELECT count(*), coalesce(sum(sequence & 1099511627775), 0),
+               coalesce(min(sequence), 1), coalesce(max(sequence), 0)
           FROM checkpoints
          WHERE thread_key = :key
         """,
         key=rows.key,
     )
     assert found is not None
-    count, total, highest = found
+    count, total, lowest, highest = found
     if count != head.records:
         rows.broken(f"the log counts {head.records} records, {count} are there")
-    if total != head.sequence_sum or not isinstance(highest, int) or highest >= head.next_sequence:
+    whole = isinstance(lowest, int) and isinstance(highest, int)
+    if total != head.sequence_sum or not whole or lowest < 1 or highest >= head.next_sequence:
         rows.broken("the sequence has a gap: a record has moved to a place that is not its own")
 
 
@@ -121,23 +123,29 @@ def prove_absence(rows: LogRows, head: Head, checkpoint_id: str) -> None:
 
     Reads the whole log. Raises `BrokenChain` if any record is missing or damaged.
     """
-    digest, count = ZERO, 0
-    for row in rows.some():
-        record = rows.record(row)
+    for record in all_records(rows, head):
         if record.checkpoint_id == checkpoint_id:
             rows.broken(
                 "the record is there, and the index does not lead to it",
                 sequence=record.sequence,
                 checkpoint_id=checkpoint_id,
             )
+
+
+def all_records(rows: LogRows, head: Head) -> list[Record]:
+    """Every record of the log, awaited ones too, in order of writing.
+
+    Raises `BrokenChain` if one is missing or damaged.
+    """
+    records = [rows.record(row) for row in rows.some()]
+    if len(records) != head.records:
+        rows.broken(f"the log counts {head.records} records, {len(records)} are there")
+    digest = ZERO
+    for record in records:
         digest = xor(digest, record.checksum)
-        count += 1
-    if count != head.records:
-        found = f"the log counts {head.records} records, {count} are there"
-        rows.broken(found, checkpoint_id=checkpoint_id)
     if digest != head.digest:
-        found = "the records do not add up to the head's digest"
-        rows.broken(found, checkpoint_id=checkpoint_id)
+        rows.broken("the records do not add up to the head's digest")
+    return records
 
 
 def prove_awaited(rows: LogRows, sequences: Sequence[int]) -> None:

@@ -140,29 +140,27 @@ def look(log: CheckpointLog, tx: Tx, thread_id: str) -> Namespaces:
     """Find the logs of a thread, also where heads are damaged. Raises nothing for damage."""
     found = Namespaces()
     root = log.rows(tx, thread_id, "")
-    names: dict[str, None] = {}
-    for key, namespace in tx.rows(
+    heads = tx.rows(
         """
         SELECT thread_key, namespace
           FROM checkpoint_heads
          WHERE thread_id = :thread_id OR thread_key = :root
-         ORDER BY namespace
         """,
         thread_id=escape_text(thread_id),
         root=root.key,
-    ):
-        name = _text(namespace)
-        if key == root.key:
-            names[""] = None
-        elif key == thread_key(thread_id, name):
-            names[name] = None
+    )
+    # Whatever the heads say is a name to be tried: a log is under the key that its name gives.
+    names = {thread_key(thread_id, name): name for name in {"", *(_text(row[1]) for row in heads)}}
+    logs = {name for name in names.values() if log.rows(tx, thread_id, name).any_record()}
+    for key, namespace in heads:
+        if key in names:
+            logs.add(names[key])
         else:
             found.strays.append(key)
+        if names.get(key) != _text(namespace):
             found.problems.append(f"a head that says namespace {namespace!r} is not in its place")
-            if log.rows(tx, thread_id, name).any_record():
-                names[name] = None
-    if names or root.any_record():
-        found.logs = [log.rows(tx, thread_id, name) for name in sorted({*names, ""})]
+    if logs:
+        found.logs = [log.rows(tx, thread_id, name) for name in sorted({*logs, ""})]
     try:
         root_head = root.head()
     except BrokenChain:

@@ -197,8 +197,9 @@ def _mend(log: CheckpointLog, survey: Survey, removal: _Removal, lost: _Lost) ->
         if left != record.writes_count:
             lost.writes += max(record.writes_count - left, 0)
             rows.count_writes(sequence, left)
-    # An awaited record is no step; its writes are lost, and were counted as bytes.
-    lost.steps += sum(1 for row in survey.bad.values() if row[4] != "awaited")
+    # An awaited record is no step: it has no metadata and no body. What a bad row calls itself says
+    # nothing.
+    lost.steps += sum(1 for row in survey.bad.values() if any(row[10:12]))
     head = survey.head
     if head is not None:
         lost.steps += max(head.records - survey.count, 0)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from durable_kit.errors import BadInput, DurableKitError
 from durable_kit.storage.fold import Writer, addresses, write_snapshot
+from durable_kit.storage.listing import all_records
 from durable_kit.storage.materialize import Entry
 from durable_kit.storage.namespaces import hold_back, logs_of, look
 from durable_kit.storage.record import (
@@ -95,7 +96,7 @@ def prune(
         with log.database.write() as tx:
             hold_back(tx, thread_id)
             for rows, head in logs_of(log, tx, thread_id):
-                records = [rows.record(row) for row in rows.some()]
+                records = all_records(rows, head)
                 real = [record for record in records if record.kind != "awaited"]
                 newest = {record.sequence for record in real[-(keep_last or 1) :]}
                 newest.add(head.latest_sequence)
@@ -125,6 +126,8 @@ def delete_thread(log: CheckpointLog, thread_id: str) -> list[Pruned]:
         keys = {rows.key: rows.namespace for rows in found.logs}
         if found.lost:
             keys[found.lost] = "?"  # a namespace whose name was lost with its head
+        for key in found.strays:  # whose place it is in loses nothing by this
+            tx.execute("DELETE FROM checkpoint_heads WHERE thread_key = :key", key=key)
         for key, namespace in keys.items():
             removed = tx.execute(
                 "DELETE FROM checkpoints WHERE thread_key = :key", key=key
@@ -176,7 +179,7 @@ def delete_runs(log: CheckpointLog, run_ids: Sequence[str], *, needs: Needs | No
             rows = log.rows(tx, unescape_text(row[0]), unescape_text(row[1]))
             head = rows.head()
             assert head is not None
-            real = [r for r in map(rows.record, rows.some()) if r.kind != "awaited"]
+            real = [record for record in all_records(rows, head) if record.kind != "awaited"]
             needed = _needed(log, rows, real, gone, needs)
             if needed:
                 raise BadInput(
@@ -203,7 +206,7 @@ def copy_thread(log: CheckpointLog, source_id: str, target_id: str) -> None:
             )
         for rows, head in logs_of(log, tx, source_id):
             target = log.rows(tx, target_id, rows.namespace)
-            records = [rows.record(row) for row in rows.some()]
+            records = all_records(rows, head)
             counts = {record.sequence: record.writes_count for record in records}
             packs = rows.packs()
             packed = {(w.sequence, w.ordinal) for pack in packs for w in rows.unpacked(pack)}

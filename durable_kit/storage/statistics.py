@@ -13,8 +13,8 @@ from pathlib import Path
 
 from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.database import Database
-from durable_kit.storage.listing import prove_count
-from durable_kit.storage.namespaces import all_logs, logs_of
+from durable_kit.storage.listing import all_records
+from durable_kit.storage.namespaces import all_logs, logs_of, look
 from durable_kit.storage.record import Record
 
 
@@ -47,10 +47,11 @@ def stats_of(log: CheckpointLog, thread_id: str) -> ThreadStats:
     checkpoints = snapshots = writes = 0
     snapshot_bytes = delta_bytes = write_bytes = depth = max_depth = 0
     with log.database.read() as tx:
-        for rows, head in logs_of(log, tx, thread_id):
+        for rows in look(log, tx, thread_id).logs:
             for kind, count, size, deepest in tx.rows(
                 """
-                SELECT kind, count(*), sum(length(body) + length(metadata)), max(depth)
+                SELECT kind, count(*), coalesce(sum(length(body) + length(metadata)), 0),
+                       max(CAST(depth AS INTEGER))
                   FROM checkpoints
                  WHERE thread_key = :key AND kind <> 'awaited'
                  GROUP BY kind
@@ -58,7 +59,7 @@ def stats_of(log: CheckpointLog, thread_id: str) -> ThreadStats:
                 key=rows.key,
             ):
                 checkpoints += count
-                max_depth = max(max_depth, deepest)
+                max_depth = max(max_depth, deepest or 0)
                 if kind == "snapshot":
                     snapshots += count
                     snapshot_bytes += int(size)
@@ -66,7 +67,7 @@ def stats_of(log: CheckpointLog, thread_id: str) -> ThreadStats:
                     delta_bytes += int(size)
             row = tx.row(
                 """
-                SELECT (SELECT coalesce(sum(writes_count), 0)
+                SELECT (SELECT coalesce(sum(CAST(writes_count AS INTEGER)), 0)
                           FROM checkpoints WHERE thread_key = :key),
                        (SELECT coalesce(sum(length(body)), 0)
                           FROM checkpoint_writes WHERE thread_key = :key)
@@ -79,12 +80,16 @@ def stats_of(log: CheckpointLog, thread_id: str) -> ThreadStats:
             writes += int(row[0])
             write_bytes += int(row[1])
             newest = tx.row(
-                "SELECT depth FROM checkpoints WHERE thread_key = :key AND sequence = :sequence",
+                """
+                SELECT CAST(depth AS INTEGER)
+                  FROM checkpoints
+                 WHERE thread_key = :key AND kind <> 'awaited'
+                 ORDER BY sequence DESC LIMIT 1
+                """,
                 key=rows.key,
-                sequence=head.latest_sequence,
             )
             if newest is not None and not rows.namespace:
-                depth = newest[0]
+                depth = newest[0] or 0
     file_bytes, free_bytes = disk_bytes(log.database)
     return ThreadStats(
         thread_id,
@@ -134,6 +139,5 @@ def records_of(log: CheckpointLog, thread_id: str) -> list[Record]:
     with log.database.read() as tx:
         found: list[Record] = []
         for rows, head in logs_of(log, tx, thread_id):
-            prove_count(rows, head)
-            found += [rows.record(row) for row in rows.some()]
+            found += all_records(rows, head)
         return found

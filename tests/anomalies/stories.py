@@ -149,6 +149,7 @@ def _about_thread(thread_id: str) -> Iterator[tuple[str, Callable[[DeltaSaver], 
     whole: Any = {"configurable": {"thread_id": thread_id}}
     yield "list", lambda s: _seen(s.list(whole))
     yield "list, limit 1", lambda s: _seen(s.list(whole, limit=1))
+    yield "stats", lambda s: s.stats(thread_id).thread_id  # counts what is there, as it is
     yield "records", lambda s: [(r.checkpoint_id, r.sequence, r.kind) for r in s.records(thread_id)]
 
 
@@ -165,7 +166,7 @@ def _about_log(
     yield "list by source", lambda s: _seen(s.list(log, filter={"source": "loop"}))
     yield "list by step, limit 1", lambda s: _seen(s.list(log, filter={"step": 1}, limit=1))
     yield "list before an id from elsewhere", lambda s: _seen(s.list(log, before=elsewhere))
-    for limit in {1, 2, 3, len(ids) - 1}:
+    for limit in (1, 3):
         yield f"list, limit {limit}", lambda s, n=limit: _seen(s.list(log, limit=n))
     for n, checkpoint_id in enumerate(ids):
         at = _config(thread_id, namespace, checkpoint_id)

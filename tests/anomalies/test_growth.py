@@ -106,7 +106,17 @@ def test_the_file_shrinks_after_a_prune_and_live_bytes_tell_it_from_free_ones(
 
         for n in range(4):
             saver.delete_thread(f"t{n}")
-        saver.prune([])
         empty = saver.stats("t0")
         assert (empty.checkpoints, empty.live_bytes) == (0, 0)
         assert empty.file_bytes < 300_000
+
+
+def test_a_damaged_thread_can_still_be_counted(database_url: str) -> None:
+    with Database.open(database_url, synchronous="OFF") as database:
+        saver = DeltaSaver(database)
+        written(Line(saver, "t"), 4)
+        sound = saver.stats("t")
+        with database.write() as tx:
+            tx.execute("UPDATE checkpoint_heads SET latest_sequence = 77")
+        damaged = saver.stats("t")
+        assert (damaged.checkpoints, damaged.live_bytes) == (4, sound.live_bytes)

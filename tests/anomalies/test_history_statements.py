@@ -93,7 +93,7 @@ def test_a_history_takes_the_same_statements_for_10_100_and_1000_checkpoints(
     asked = []
     with Database.open(database_url, synchronous="OFF") as database:
         saver = DeltaSaver(database, policy=policy)
-        for steps in (10, 100, 1000):
+        for steps in (10, 100, 1000 if database.is_sqlite else 300):
             line = fill(saver, f"t{steps}", steps)
             with counted(monkeypatch) as work:
                 rows = line.rows()
@@ -126,10 +126,8 @@ def test_a_limit_bounds_the_rows_that_are_read(
             with counted(monkeypatch) as work:
                 line.read()
             read["latest", steps] = work.rows
-        assert read["latest", 1000] <= 10 + 1000, read
         for name in ("limit 1", "limit 5", "5 before", "latest"):
-            # One checkpoint more takes a few rows: its chain, and the writes that lie there.
-            print(name, read[name, 100], read[name, 1000])
+            assert read[name, 1000] < read[name, 100] + 15, (name, read)
 
 
 def test_the_work_of_one_read_is_bounded_by_the_distance_to_the_snapshot(

@@ -7,8 +7,6 @@ never applied to another, also when compaction rewrites that state in between.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -19,12 +17,12 @@ import pytest
 
 from durable_kit import Database, DeltaSaver, EveryN
 from durable_kit.errors import StorageBusy
+from tests.anomalies.children import context
+from tests.anomalies.open_worker import write_steps
 from tests.contracts.builders import Line
 
 from .graphs import thread
 from .stories import small_packs
-
-ROOT = Path(__file__).parents[2]
 
 
 def fresh(url: str) -> DeltaSaver:
@@ -135,45 +133,6 @@ def test_recovery_by_another_process_does_not_leave_stale_bytes_behind(database_
         assert operator.verify("t").ok
 
 
-WRITER = """
-import sys
-from durable_kit import Database, DeltaSaver, EveryN
-from tests.anomalies.stories import small_packs
-from tests.contracts.builders import Line
-
-url, name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with Database.open(url, synchronous="OFF") as database, small_packs():
-    line = Line(DeltaSaver(database, policy=EveryN(10)), name)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    messages = []
-    for step in range(steps):
-        at = line.put({"messages": list(messages), "n": step})
-        said = [f"{name}: message {step}, long enough to lie at an address"]
-        line.write(at, ("messages", said), ("n", step), task=f"t{step}", path="pull")
-        messages += said
-"""
-
-
-def writer(url: str, name: str, steps: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, url, name, str(steps)],
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def go(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdout is not None
-    assert worker.stdin is not None
-    assert worker.stdout.readline() == "ready\n"
-    worker.stdin.write("go\n")
-    worker.stdin.flush()
-
-
 def test_compaction_and_pruning_while_another_process_writes_lose_nothing(
     database_url: str,
 ) -> None:
@@ -181,11 +140,13 @@ def test_compaction_and_pruning_while_another_process_writes_lose_nothing(
     with ExitStack() as opened:
         saver = fresh(database_url)
         opened.callback(saver.database.close)
-        worker = writer(database_url, "t", steps)
+        begin = context.Event()
+        worker = context.Process(target=write_steps, args=(database_url, "t", steps, begin))
+        worker.start()
         opened.callback(worker.kill)
-        go(worker)
+        begin.set()
         rounds = 0
-        while worker.poll() is None:
+        while worker.is_alive():
             saver.compact("t")
             saver.prune(["t"], keep_last=20)
             newest = saver.get_tuple(thread("t"))
@@ -193,8 +154,7 @@ def test_compaction_and_pruning_while_another_process_writes_lose_nothing(
                 values = newest.checkpoint["channel_values"]
                 assert len(values["messages"]) == values["n"]
             rounds += 1
-        _, said = worker.communicate(timeout=60)
-        assert worker.returncode == 0, said
+        assert worker.exitcode == 0
         assert rounds > 5
         expected = [f"t: message {n}, long enough to lie at an address" for n in range(steps)]
         rows = list(saver.list(thread("t")))
@@ -256,21 +216,23 @@ def test_a_process_that_reads_and_then_writes_in_one_transaction_never_meets_a_l
         with database.write() as tx:
             tx.execute("CREATE TABLE counter (value INTEGER)")
             tx.execute("INSERT INTO counter VALUES (0)")
-        workers = [writer(url, f"thread-{n}", 100) for n in range(2)]
+        begin = context.Event()
+        workers = [
+            context.Process(target=write_steps, args=(url, f"thread-{n}", 100, begin))
+            for n in range(2)
+        ]
         for worker in workers:
+            worker.start()
             opened.callback(worker.kill)
-        for worker in workers:
-            go(worker)
+        begin.set()
         turns = 0
-        while any(worker.poll() is None for worker in workers) or turns < 20:
+        while any(worker.is_alive() for worker in workers) or turns < 20:
             with database.write() as tx:
                 (value,) = tx.row("SELECT value FROM counter")  # reads first
                 tx.row("SELECT count(*) FROM checkpoints")
                 tx.execute("UPDATE counter SET value = :value", value=value + 1)
             turns += 1
-        for worker in workers:
-            _, said = worker.communicate(timeout=60)
-            assert worker.returncode == 0, said
+        assert [worker.exitcode for worker in workers] == [0, 0]
         with database.read() as tx:
             assert tx.row("SELECT value FROM counter") == (turns,)
             assert tx.row("SELECT count(*) FROM checkpoints") == (200,)
