@@ -83,16 +83,6 @@ from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
 from durable_kit.storage.record import escape_text
 
-CRASH_POINTS = (
-    "gateway.before_intent",
-    "gateway.after_intent",
-    "gateway.after_send",  # these two are the effect's own: only its code knows when it has sent
-    "gateway.after_effect",
-    "gateway.after_reply",
-    "gateway.before_receipt",
-    "gateway.after_receipt",
-)
-
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
@@ -264,6 +254,7 @@ class IdempotentGateway:
                 raise NotRecorded(idempotency_key=idempotency_key, status=row.status.value)
 
             mine: Row | None = None
+            pauses = False
             if row.status in (Status.REQUESTED, Status.FAILED):
                 mine = books.start(row)
             elif row.status is Status.UNKNOWN:
@@ -276,7 +267,10 @@ class IdempotentGateway:
                     row = replace(row, first_sent_at_us=None) if gone else row
                     mine = books.start(row)
                 else:
-                    raise self._in_doubt(row, verdict)
+                    settling = isinstance(verdict, Absent) and self._absence_settles()
+                    if not settling or waited_s >= self._wait_s:
+                        raise self._in_doubt(row, verdict)
+                    pauses = True
             elif books.claim_is_over(row):
                 books.give_up(row)
             elif waited_s >= self._wait_s:
@@ -284,6 +278,9 @@ class IdempotentGateway:
                     idempotency_key=idempotency_key, owner=row.owner, waited_s=waited_s
                 )
             else:
+                pauses = True
+
+            if pauses:
                 yield steps.Wait(min(pause_s, self._wait_s - waited_s))
                 waited_s += pause_s
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -391,6 +388,10 @@ class IdempotentGateway:
             return True
         return self._key_is_known(row)
 
+    def _absence_settles(self) -> bool:
+        """Whether "not there" will mean "never" after a while."""
+        return self.contract.absence_settles_after_s is not None
+
     def _absence_is_final(self, row: Row) -> bool:
         return upkeep.absence_is_final(self.contract, row, self._books.clock.now_us())
 
@@ -418,10 +419,11 @@ class IdempotentGateway:
         again = self._key_is_known(row)
         if again:
             remedy = "Call again with the same key: the provider knows it and will not act twice."
-        elif isinstance(verdict, Absent) and self.contract.absence_settles_after_s is not None:
-            over_s = (self._books.clock.now_us() - row.claim_until_us) / 1e6
-            left_s = self.contract.absence_settles_after_s - over_s
-            remedy = f"The provider does not have it yet; call again in {left_s:.3g} s."
+        elif isinstance(verdict, Absent) and self._absence_settles():
+            remedy = (
+                "The provider does not have it yet; call again when it must have arrived, "
+                f"{self.contract.absence_settles_after_s:g} s after it can have been sent."
+            )
         else:
             remedy = "Look into the provider's books, and tell the gateway with decide()."
         detail = row.said
