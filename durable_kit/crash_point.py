@@ -86,7 +86,7 @@ class _Watch:
     def __init__(
         self, point: str | None, record: Path | None, announce: Callable[[str], None]
     ) -> None:
-        self._name, self._occurrence = (None, 0) if point is None else parsed(point)
+        self._name, self._occurrence = ("", 0) if point is None else parsed(point)
         self._announce = announce
         self._count = itertools.count(1)  # next() of it is one step, whatever other threads do
         self._record: int | None = None

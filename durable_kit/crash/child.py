@@ -147,7 +147,9 @@ class Child:
                 ) from None
             if line is None:
                 death = self.wait(timeout_s=10)
-                raise ChildFailed(f"the child {death.how} before {beginning!r}. {self.last_words()}")
+                raise ChildFailed(
+                    f"the child {death.how} before {beginning!r}. {self.last_words()}"
+                )
             waited_s = 0.0
             if on_line is not None:
                 on_line(line)

@@ -125,7 +125,8 @@ class Attempt:
     """One process: what it found, what it executed, how it ended, and what it left.
 
     `resumed`: it was given None as input, since it found a checkpoint. `left` is None if it was
-    killed: then the next process tells. `error` is the exception that the graph raised.
+    killed: then the next process tells. `error` is the exception that the graph raised, its first
+    line what it was, then the traceback.
     `stored_bytes`: the SQLite files just after its end, before anybody opened them; else None.
     Times are in seconds: `started_s` from the request to a process that is ready; `began_s` and
     `returned_s`, the call of `invoke`, and `ended_s`, when the exit status came, are instants of

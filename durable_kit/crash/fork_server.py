@@ -37,7 +37,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from durable_kit.crash.child import ChildFailed
 
@@ -113,15 +113,14 @@ class ForkedProcess:
     def __init__(
         self, leash: socket.socket, stdin: int, stdout: int, stderr: int, arguments: Sequence[str]
     ) -> None:
-        self.stdin: IO[str] = open(stdin, "w", encoding="utf-8")  # noqa: SIM115, PTH123
-        self.stdout: IO[str] = open(stdout, encoding="utf-8", errors="replace")  # noqa: SIM115, PTH123
-        self.stderr: IO[str] = open(stderr, encoding="utf-8", errors="replace")  # noqa: SIM115, PTH123
+        self.stdin: IO[str] | None = open(stdin, "w", encoding="utf-8")  # noqa: SIM115
+        self.stdout: IO[str] | None = open(stdout, encoding="utf-8", errors="replace")  # noqa: SIM115
+        self.stderr: IO[str] | None = open(stderr, encoding="utf-8", errors="replace")  # noqa: SIM115
         self._leash = leash
         self._told = b""
         self._returncode: int | None = None
         with suppress(OSError):  # a child that is gone already: wait() tells
-            self.stdin.write("\t".join(arguments) + "\n")
-            self.stdin.flush()
+            print(*arguments, sep="\t", file=self.stdin, flush=True)
         pid = self._next_line(60.0)
         if pid is None:
             raise ChildFailed("the fork server did not answer within 60 s")
@@ -175,6 +174,7 @@ def serve(control: socket.socket) -> None:
     for module in PRELOAD:
         with suppress(ImportError):
             importlib.import_module(module)
+    _warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, every page of ours
     wake, woken = socket.socketpair()
@@ -223,6 +223,26 @@ def serve(control: socket.socket) -> None:
             leash.close()
 
 
+def _warm_up() -> None:
+    """Run a graph once: half of what LangGraph imports, it imports when it is first used.
+
+    The saver keeps its state in memory, and the OS threads of the run end with it: there is
+    nothing that a child could inherit.
+    """
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import START, StateGraph
+
+    from durable_kit.crash.points import graph_with_points, saver_with_points
+
+    builder: Any = StateGraph(dict)
+    builder.add_node("warm up", lambda state: state)
+    builder.add_edge(START, "warm up")
+    graph = graph_with_points(builder.compile(checkpointer=saver_with_points(InMemorySaver())))
+    config: Any = {"configurable": {"thread_id": "warm up"}}
+    graph.invoke({"warm": True}, config, durability="sync")
+    graph.get_state(config)
+
+
 def _received(control: socket.socket) -> list[int] | None:
     """Stdin, stdout, stderr and leash of a child to be; None when the parent is gone."""
     try:
@@ -233,7 +253,7 @@ def _received(control: socket.socket) -> list[int] | None:
 
 
 def _live(fds: Sequence[int]) -> NoReturn:
-    """In the child: be a process of its own, do the job, and leave without the server's clean-up."""
+    """In the child: do the job as a process of its own, and leave the server's clean-up alone."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -104,29 +104,29 @@ def _around(own: Any) -> dict[str, Any]:
     """
 
     def put(self: Any, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-        with _points("saver.put"):
+        with _Points("saver.put"):
             return own.put(self, config, checkpoint, metadata, new_versions)
 
     def put_writes(self: Any, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        with _points("saver.put_writes"):
+        with _Points("saver.put_writes"):
             own.put_writes(self, config, writes, task_id, task_path)
 
     async def aput(
         self: Any, config: Any, checkpoint: Any, metadata: Any, new_versions: Any
     ) -> Any:
-        with _points("saver.put"):
+        with _Points("saver.put"):
             return await own.aput(self, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self: Any, config: Any, writes: Any, task_id: str, task_path: str = ""
     ) -> None:
-        with _points("saver.put_writes"):
+        with _Points("saver.put_writes"):
             await own.aput_writes(self, config, writes, task_id, task_path)
 
     return {"put": put, "put_writes": put_writes, "aput": aput, "aput_writes": aput_writes}
 
 
-class _points:
+class _Points:
     """Around one write. An exception in it passes without the second point."""
 
     def __init__(self, name: str) -> None:

@@ -80,7 +80,7 @@ class Trial:
         said = ", ".join(ends) + "."
         if not self.crashed:
             said = f"The crash did not happen as told: {said}"
-        errors = [a.error.strip().splitlines()[-1] for a in self.attempts if a.error]
+        errors = [a.error.splitlines()[0] for a in self.attempts if a.error]
         return " ".join([said, *errors])
 
     @property

@@ -27,7 +27,15 @@ from typing import Any
 
 from durable_kit import crash_point
 from durable_kit.crash.child import stay_no_longer_than_the_parent
-from durable_kit.crash.experiment import AfterSteps, AtPoint, Experiment, Job, Stored, resolved
+from durable_kit.crash.experiment import (
+    AfterSteps,
+    AtPoint,
+    Experiment,
+    Job,
+    Stored,
+    by_value,
+    resolved,
+)
 from durable_kit.crash.points import graph_with_points, saver_with_points
 from durable_kit.crash.witness import Witness
 
@@ -60,8 +68,8 @@ def _run(job: Job, experiment: Experiment, say: Callable[[str], None]) -> int:
         began_s = _begin(job, experiment, say)
         try:
             graph.invoke(_input(found, experiment), config, durability=experiment.durability)
-        except Exception:
-            error = traceback.format_exc()
+        except Exception as raised:
+            error = _told(raised)
         returned_s = time.perf_counter()
         crash_point.arm(None)
         left = _stored(saver, saver.get_tuple(config), graph.get_state(config), job)
@@ -81,8 +89,8 @@ async def _arun(job: Job, experiment: Experiment, say: Callable[[str], None]) ->
         began_s = _begin(job, experiment, say)
         try:
             await graph.ainvoke(_input(found, experiment), config, durability=experiment.durability)
-        except Exception:
-            error = traceback.format_exc()
+        except Exception as raised:
+            error = _told(raised)
         returned_s = time.perf_counter()
         crash_point.arm(None)
         left = _stored(saver, await saver.aget_tuple(config), await graph.aget_state(config), job)
@@ -145,6 +153,10 @@ def _finish(
     return 0 if error is None else RAISED
 
 
+def _told(raised: Exception) -> str:
+    return f"{type(raised).__name__}: {raised}\n{''.join(traceback.format_exception(raised))}"
+
+
 def _stored(saver: Any, newest: Any, snapshot: Any, job: Job) -> Stored:
     verify = getattr(saver, "verify", None)
     problems = verify(job.thread_id).problems if verify is not None and newest is not None else ()
@@ -162,8 +174,6 @@ def _stored(saver: Any, newest: Any, snapshot: Any, job: Job) -> Stored:
 
 
 def _keep(thing: Any, path: Path) -> None:
-    from durable_kit.crash.experiment import by_value
-
     path.write_bytes(by_value(thing))
 
 
