@@ -70,7 +70,7 @@ def test_of_two_branches_only_the_one_that_was_not_stored_runs_again() -> None:
 def test_a_branch_whose_writes_are_stored_does_not_run_again_although_the_checkpoint_is_lost() -> (
     None
 ):
-    """LangGraph stores the last writes and the checkpoint in two OS threads; either may be first."""
+    """The last writes and the checkpoint are stored by two OS threads; either may be first."""
     story = tell(RunRequest(point=BOTH_BRANCHES))
     assert story.stored_step == 1
     assert set(story.tasks) == {"stock", "discount"}
