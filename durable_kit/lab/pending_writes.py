@@ -26,7 +26,7 @@ from typing import Any
 import pandas as pd
 
 from durable_kit.crash.child import ChildFailed
-from durable_kit.crash.experiment import AtPoint, Experiment, Kill
+from durable_kit.crash.experiment import AtPoint, Durability, Experiment, Kill
 from durable_kit.crash.trial import Bench, Trial, run_trials
 from durable_kit.delta_saver import DeltaSaver
 from durable_kit.lab.chunked_agent import CALL_DONE, ChunkedAgent
@@ -92,18 +92,26 @@ class KilledRun:
     next: tuple[str, ...]
     tasks: tuple[str, ...]
 
+    @property
+    def looks_finished(self) -> bool:
+        """`next` is empty, and the run is not over."""
+        return bool(self.tasks) and not self.next
 
-def kill_before_the_commit(agent: OrderAgent, order_id: str, *, folder: Path) -> KilledRun:
+
+def kill_before_the_commit(
+    agent: OrderAgent, order_id: str, *, durability: Durability, folder: Path
+) -> KilledRun:
     """Kill an order agent just before the commit that notes its charge, and look at what is left.
 
     `folder` keeps its database. LangGraph stores a task's writes and the next checkpoint in two OS
-    threads; whether the writes are there when the kill comes is a race that they mostly win.
+    threads; whether the writes are there when the kill comes is a race that they mostly win. With
+    "async" the next node may have run as well by then.
     """
     here = folder / order_id
     here.mkdir()
     thread = {"configurable": {"thread_id": order_id}}
     experiment = Experiment(
-        graph=agent, input=order(order_id), durability="async", config=thread, fsync=False
+        graph=agent, input=order(order_id), durability=durability, config=thread, fsync=False
     )
     bench = Bench(experiment, here)
     if not bench.run(CHARGE_UNCOMMITTED).death.killed:
@@ -115,17 +123,28 @@ def kill_before_the_commit(agent: OrderAgent, order_id: str, *, folder: Path) ->
 
 
 def kill_until_next_is_empty(
-    agent: OrderAgent, order_id: str, *, folder: Path, at_least: int, at_most: int = 60
+    agent: OrderAgent,
+    order_id: str,
+    *,
+    durability: Durability,
+    folder: Path,
+    at_least: int,
+    empty: int = 2,
+    at_most: int = 60,
 ) -> list[KilledRun]:
-    """Kill `at_least` orders so, and more until one of them has tasks and an empty `next`.
+    """Kill `at_least` orders so, and more until `empty` of them have tasks and an empty `next`.
 
     The order ids are `order_id` with a number. Raises `ChildFailed` if that needs more than
     `at_most` kills.
     """
     killed: list[KilledRun] = []
-    while len(killed) < at_least or not any(run.tasks and not run.next for run in killed):
+    while len(killed) < at_least or sum(run.looks_finished for run in killed) < empty:
         if len(killed) == at_most:
             raise ChildFailed(f"in {at_most} kills the result of the charge was never stored first")
         number = len(killed) + 1
-        killed.append(kill_before_the_commit(agent, f"{order_id}-{number}", folder=folder))
+        killed.append(
+            kill_before_the_commit(
+                agent, f"{order_id}-{number}", durability=durability, folder=folder
+            )
+        )
     return killed
