@@ -6,8 +6,9 @@
                                        ▼          ▼
                                     provider: money, e-mail
 
-Four super-steps; the second has two parallel branches. `charge` and `notify` act on a provider in
-another process (`provider.py`), and there lie the two windows that the course is about:
+Four super-steps; the second has two parallel branches, a quick one and a slow one. `charge` and
+`notify` act on a provider in another process (`provider.py`), and there lie the two windows that
+the course is about:
 
     charge ── provider has the money ── ✗ ── return ── checkpoint "charged"
                                         └ AFTER_CHARGE: the agent's database knows nothing
@@ -85,7 +86,7 @@ class OrderAgent:
         return {"notes": [self.model(f"prepare {state['order_id']}")]}
 
     def _stock(self, state: OrderState) -> OrderState:
-        return {"in_stock": True, "notes": [self.model(f"look for {state['order_id']}")]}
+        return {"in_stock": True, "notes": ["on the shelf"]}  # no model is asked: quick
 
     def _discount(self, state: OrderState) -> OrderState:
         off_cents = state["amount_cents"] * DISCOUNT_PERCENT // 100
