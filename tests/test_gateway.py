@@ -173,8 +173,13 @@ def test_a_request_that_cannot_be_stored_is_refused_before_anything_happens(
         pay.call(idempotency_key=KEY, request=request_, effect=bank)
     with pytest.raises(BadInput, match="lone surrogate"):
         pay.call(idempotency_key="\ud800", request=1, effect=bank)
-    with pytest.raises(BadInput, match="empty"):
-        pay.call(idempotency_key="", request=1, effect=bank)
+    for key in ("", "x" * 1001, "\0" * 501, 7, None):
+        with pytest.raises(BadInput, match="idempotency_key"):
+            pay.call(idempotency_key=key, request=1, effect=bank)  # type: ignore[arg-type]
+    longest = "\N{GRINNING FACE}" * 250
+    assert gateway(database, clock, scope=longest).call(
+        idempotency_key=longest, request=1, effect=Bank()
+    ).idempotency_key == longest  # fmt: skip
     assert bank.seen == []
     assert pay.receipt(KEY) is None
 
@@ -810,6 +815,9 @@ def test_a_receipt_life_of_zero_removes_at_once_what_no_open_thread_needs(
         {"claim_life_s": 0},
         {"claim_life_s": -0.1},
         {"claim_life_s": math.inf},
+        {"claim_life_s": 1e300},
+        {"scope": None},
+        {"tool_name": ""},
         {"claim_life_s": math.nan},
         {"receipt_life_s": -1},
         {"receipt_life_s": math.nan},

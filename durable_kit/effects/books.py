@@ -30,6 +30,20 @@ from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
 from durable_kit.storage.record import escape_text, unescape_text
 
+_LONGEST_NAME_BYTES = 1000  # an entry of PostgreSQL's index takes about 2,700 in all
+
+
+def column_text(what: str, value: object, *, empty: bool = False) -> str:
+    """A name as its column holds it. Raises `BadInput` for what one of the databases cannot."""
+    if isinstance(value, str) and (value or empty):
+        text = escape_text(value)
+        if len(text.encode()) <= _LONGEST_NAME_BYTES:
+            return text
+    raise BadInput(
+        f"{what} is {value!r:.60}; it must be a text of {0 if empty else 1} to "
+        f"{_LONGEST_NAME_BYTES} bytes, such as charge:order-1001."
+    )
+
 
 class Books:
     """The rows of one tool in one scope, as one owner keeps them."""
@@ -46,8 +60,8 @@ class Books:
         clock: Clock,
     ) -> None:
         self.database = database
-        self.tool_name = escape_text(tool_name)
-        self.scope = escape_text(scope)
+        self.tool_name = column_text("tool_name", tool_name)
+        self.scope = column_text("scope", scope, empty=True)
         self.codec = codec
         self.clock = clock
         self._owner = owner
@@ -57,11 +71,9 @@ class Books:
 
     def wanted(self, idempotency_key: str, request: Any, thread_id: str | None) -> Row:
         """The row that a call wants to be there. Raises `BadInput` for what cannot be stored."""
-        if not idempotency_key:
-            raise BadInput("The idempotency key is empty. Name the operation: charge:order-1001.")
         return Row(
             scope=self.scope,
-            request_id=escape_text(idempotency_key),
+            request_id=column_text("idempotency_key", idempotency_key),
             tool_name=self.tool_name,
             status=Status.REQUESTED,
             attempt=0,

@@ -50,7 +50,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 from uuid import uuid4
@@ -83,6 +83,7 @@ from durable_kit.storage.database import Database
 from durable_kit.storage.record import escape_text
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+_LONGEST_CLAIM_S = 366 * 86_400
 
 
 class IdempotentGateway:
@@ -117,10 +118,10 @@ class IdempotentGateway:
     ) -> None:
         check_seconds("wait_s", wait_s)
         check_seconds("receipt_life_s", receipt_life_s)
-        if not 0 < claim_life_s < math.inf:
+        if not 0 < claim_life_s <= _LONGEST_CLAIM_S:
             raise BadInput(
                 f"claim_life_s is {claim_life_s}; an owner needs more than 0 s to send anything, "
-                "and one that dies must be given up some day."
+                f"and one that dies must be given up some day (at most {_LONGEST_CLAIM_S:,} s)."
             )
         self.tool_name = tool_name
         self.contract = contract
@@ -183,11 +184,7 @@ class IdempotentGateway:
 
         Cancelling the await does not cancel an effect that is being sent (see `steps.py`).
         """
-        if self._books.database.writing:
-            raise BadInput(
-                "This OS thread has a write transaction open, which the books would wait for, and "
-                "it for them. End it before you await."
-            )
+        self._check_nothing_open()
         return await steps.run_async(
             self._protocol(idempotency_key, request, effect, lookup, thread_id)
         )
@@ -206,7 +203,12 @@ class IdempotentGateway:
         and sends nothing. What is surely not there becomes `requested` again: the next call with
         the key sends it.
         """
-        return upkeep.reconcile(self._books, self.contract, lookup)
+        return steps.run(upkeep.reconcile(self._books, self.contract, lookup))
+
+    async def areconcile(self, lookup: Function | None = None) -> tuple[Receipt, ...]:
+        """`reconcile` for coroutines; `lookup` may be a coroutine function."""
+        self._check_nothing_open()
+        return await steps.run_async(upkeep.reconcile(self._books, self.contract, lookup))
 
     def decide(self, *, idempotency_key: str, verdict: Found | Absent, by: str) -> Receipt:
         """A person's answer to a call in doubt: it happened (`Found`), or surely not (`Absent`).
@@ -232,7 +234,7 @@ class IdempotentGateway:
         effect: Function,
         lookup: Function | None,
         thread_id: str | None,
-    ) -> Steps:
+    ) -> Steps[Receipt]:
         """One call, from its intent to its receipt; see `steps.py` for who performs the acts."""
         books = self._books
         wanted = books.wanted(idempotency_key, request, thread_id)
@@ -257,7 +259,7 @@ class IdempotentGateway:
             if row.status in (Status.REQUESTED, Status.FAILED):
                 free = row
             elif row.status is Status.UNKNOWN:
-                verdict = yield from self._ask(row, lookup)
+                verdict = yield from upkeep.ask(books, row, lookup)
                 if isinstance(verdict, Found | Refused):
                     self._settle(row, verdict, "found by lookup")
                 elif isinstance(verdict, Absent) and self._absence_is_final(row):
@@ -288,7 +290,7 @@ class IdempotentGateway:
 
     def _send(
         self, free: Row, wanted: Row, effect: Function, lookup: Function | None
-    ) -> Generator[steps.Act, Any, Receipt | None]:
+    ) -> Steps[Receipt | None]:
         """Take the next attempt from the state `free`, and send it.
 
         None if somebody else was quicker, or has settled it meanwhile.
@@ -326,7 +328,7 @@ class IdempotentGateway:
                 raise
             if unknown is None:
                 return None
-            verdict = yield from self._ask(unknown, lookup)
+            verdict = yield from upkeep.ask(books, unknown, lookup)
             if isinstance(verdict, Found | Refused):
                 self._settle(unknown, verdict, "found by lookup")
                 return None
@@ -358,22 +360,6 @@ class IdempotentGateway:
 
     # ------------------------------------------------------------------------ unknown
 
-    def _ask(
-        self, row: Row, lookup: Function | None
-    ) -> Generator[steps.Act, Any, Verdict | Refused]:
-        """The provider's word on an unknown call."""
-        if lookup is None:
-            return CannotTell("there is no lookup")
-        try:
-            answer = yield steps.Run(lookup, self._books.intent(row, attempt=row.attempt))
-        except Refused as refusal:
-            return refusal
-        except Exception as error:
-            if isinstance(error, steps.Withdrawn) or is_control_flow(error):
-                raise
-            return CannotTell(upkeep.said(error))
-        return upkeep.checked(answer)
-
     def _settle(self, row: Row, verdict: Found | Refused, detail: str) -> None:
         if isinstance(verdict, Found):
             response = self._books.codec.encode(verdict.response, path="response")
@@ -400,6 +386,13 @@ class IdempotentGateway:
         return abs(self._books.clock.now_us() - first_us) < self.contract.keeps_keys_s * 1e6
 
     # ------------------------------------------------------------------------ answers
+
+    def _check_nothing_open(self) -> None:
+        if self._books.database.writing:
+            raise BadInput(
+                "This OS thread has a write transaction open, which the books would wait for, and "
+                "it for them. End it before you await."
+            )
 
     def _answer(self, row: Row) -> Receipt:
         """The receipt, or the refusal that stands in its place."""
