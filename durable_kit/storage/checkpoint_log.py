@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from durable_kit import crash_point
 from durable_kit.clock import Clock, SystemClock
 from durable_kit.errors import DurableKitError
 from durable_kit.storage.composer import Composer, Draft
@@ -157,6 +158,7 @@ class CheckpointLog(LogReader):
                 with self.database.write() as tx:
                     record, new_tip = append(tx, draft, tip, planned, state, early)
                     tx.then.append(partial(self._keep, key, new_tip))
+                    crash_point.reached("saver.put.before_commit")
             except _ParentMovedError:
                 self.forget(key)
                 continue
@@ -360,6 +362,7 @@ class CheckpointLog(LogReader):
                         self._remember_writes, key, sequence, count, blob, checksum, tx.moments()
                     )
                 )
+                crash_point.reached("saver.put_writes.before_commit")
         except BaseException:
             self.forget(key)  # it may be ahead of what was committed
             raise
