@@ -291,10 +291,7 @@ class IdempotentGateway:
     def _send(
         self, free: Row, wanted: Row, effect: Function, lookup: Function | None
     ) -> Steps[Receipt | None]:
-        """Take the next attempt from the state `free`, and send it.
-
-        None if somebody else was quicker, or has settled it meanwhile.
-        """
+        """Take the next attempt from the state `free`, and send it. None if another was quicker."""
         books = self._books
         intent = books.intent(free, attempt=free.attempt + 1, written=wanted)
         row = books.start(free)
@@ -305,9 +302,10 @@ class IdempotentGateway:
         # did not, and the call stays unknown.
         earlier = free.first_sent_at_us is not None
         crash_point.reached("gateway.before_send")
-        if books.claim_is_over(row):  # this process stood still for too long
+        if books.claim_is_over(row):
             self._sent_nothing(row, earlier)
-            return None
+            late = NotSent("This process stood still for longer than its claim. Call again.")
+            return self._settled_by_another(row, late)
         # A crash from here to the receipt leaves `started`: when the claim has run out, the
         # provider is asked.
         try:
@@ -326,13 +324,15 @@ class IdempotentGateway:
             unknown = books.doubt(row, upkeep.said(error))
             if not isinstance(error, Exception):  # cancelled, Ctrl-C: it may be out all the same
                 raise
-            if unknown is None:
-                return None
-            verdict = yield from upkeep.ask(books, unknown, lookup)
+            row = unknown or row
+            verdict = yield from upkeep.ask(books, row, lookup)
             if isinstance(verdict, Found | Refused):
-                self._settle(unknown, verdict, "found by lookup")
-                return None
-            raise self._in_doubt(unknown, verdict) from error
+                self._settle(row, verdict, "found by lookup")
+                doubt = self._in_doubt(row, None)
+            else:
+                doubt = self._in_doubt(row, verdict)
+            doubt.__cause__ = error
+            return self._settled_by_another(row, doubt)
         crash_point.reached("gateway.after_reply")
         return self._receive(row, response)
 
@@ -345,7 +345,7 @@ class IdempotentGateway:
         else:
             self._books.release(row)
 
-    def _receive(self, row: Row, response: Any) -> Receipt | None:
+    def _receive(self, row: Row, response: Any) -> Receipt:
         """Write the receipt of a response that has just come."""
         books = self._books
         try:
@@ -356,7 +356,19 @@ class IdempotentGateway:
         crash_point.reached("gateway.before_receipt")
         done = books.succeed(row, encoded, "")
         crash_point.reached("gateway.after_receipt")
-        return None if done is None else books.receipt_of(done, replayed=False)
+        if done is None:
+            return self._settled_by_another(row, self._in_doubt(row, None))
+        return books.receipt_of(done, replayed=False)
+
+    def _settled_by_another(self, row: Row, otherwise: Exception) -> Receipt:
+        """What has been written down for our attempt, or else raise `otherwise`.
+
+        A call that has sent something does not go back to where it might send again.
+        """
+        now = self._books.read(row.request_id)
+        if now is not None and (now.status is Status.SUCCEEDED or now.failure == REFUSED):
+            return self._answer(now)
+        raise otherwise
 
     # ------------------------------------------------------------------------ unknown
 
