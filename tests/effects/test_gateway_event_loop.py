@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ from durable_kit.effects.receipt import Intent, Status
 from tests.anomalies.test_event_loop import in_a_loop
 
 KEY = "charge:order-1001"
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with Database.open(database_url) as database:
-        yield database
 
 
 @pytest.fixture
