@@ -99,8 +99,8 @@ def run_timeline(story: RunStory) -> Figure:
         len(ends),
         height_in=3.5,
         ratios=[max(end, longest / 2.5) for end in ends],
-        caption=f"Measured here: one run, n = 1, durability={story.request.durability!r}, a model "
-        f"call takes {story.request.step_ms:g} ms. Time counts from when the graph began to run.",
+        caption=f"Measured here: one run, n = 1; durability={story.request.durability!r}, a model "
+        f"call takes {story.request.step_ms:g} ms.",
         margins={"left": 0.135, "right": 0.985, "bottom": 0.2, "top": 0.83, "wspace": 0.06},
     )
     lanes = {name: i for i, name in enumerate((*NODES, "database", "provider"))}
@@ -127,7 +127,7 @@ def run_timeline(story: RunStory) -> Figure:
         one.set_yticks(range(len(lanes)), list(lanes) if number == 1 else [""] * len(lanes))
         one.axhline(len(NODES) - 0.5, color="#808080", linewidth=0.8)
         one.xaxis.set_major_locator(MaxNLocator(nbins=4 if end > longest / 2 else 2))
-        label_axes(one, x="time (ms)", y="")
+        label_axes(one, x="ms since invoke", y="")
     _fate_legend(figure, {bar.fate for bar in story.bars})
     return figure
 
