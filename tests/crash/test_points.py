@@ -89,7 +89,7 @@ def test_the_witness_tells_what_ran_and_what_was_in_flight(tmp_path: Path) -> No
     witness.begins("b", 1, "id-2")
     witness.ended("b", 1, "id-2")
     with (tmp_path / "w").open("ab") as torn:
-        torn.write(b'["end", 17')
+        torn.write(b"end 17")
     first, second = node_runs(tmp_path / "w")
     assert (first.node, first.ended_s) == ("a", None)
     assert second.ended_s is not None
