@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 from typing import Any
 
 from durable_kit.lab.storage_report import Bar, Environment
@@ -92,6 +92,15 @@ class DurabilityReport:
     def lasted(self, seconds: float) -> DurabilityReport:
         return replace(self, took_s=seconds)
 
+    def note(self) -> str:
+        """One line for a caption: how much was measured, and where."""
+        here = self.environment
+        part = "" if self.complete else "INCOMPLETE. "
+        return (
+            f"{part}Measured here: {len(self.kills)} kills, Python {here.python}, "
+            f"SQLite {here.sqlite}, {here.cpu_count} CPUs, {here.platform}."
+        )
+
     # -- for figures -----------------------------------------------------------------------------
 
     def kill_table(self) -> Any:
@@ -122,15 +131,16 @@ class DurabilityReport:
 
     def to_text(self) -> str:
         """The report as plain text: one table for each step time."""
-        parts = [
+        legend = (
             f"Measured here: one list channel, a message of {self.message_bytes} bytes a step, "
             f"{self.took_s:.0f} s in all.\n"
-            "step, window: medians of one undisturbed run; window: from a node's return to the "
-            "commit of its checkpoint,\nits longest in brackets; flush: what the run waits for "
-            "after its last node; lost: super-steps, median (lowest-highest)\nof real kills, each "
-            "verified by its exit status; again: node runs that the resume repeated; resume: from\n"
+            "step, window: medians of undisturbed runs, in turns; window: from a node's return to "
+            "the commit of its\ncheckpoint, its longest in brackets; flush: what the run waits for "
+            "after its last node; lost: super-steps, median\n(lowest-highest) of real kills, each "
+            "verified by its exit status; again: node runs that the resume repeated;\nresume: from "
             "invoke to its first node."
-        ]
+        )
+        parts = [legend]
         for step_ms in dict.fromkeys(cell["step_ms"] for cell in self._cells()):
             cells = [cell for cell in self._cells() if cell["step_ms"] == step_ms]
             said = f"a step works for {step_ms:g} ms" if step_ms else "a step does nothing"
@@ -166,32 +176,33 @@ class DurabilityReport:
             if cell["step_p50_ms"] is not None and peer["step_p50_ms"]:
                 ratio = cell["step_p50_ms"] / peer["step_p50_ms"]
                 found.append(Bar(f"step over {peer['label']}'s, {where}", ratio, STEP_LIMIT))
-            # With "exit" all that was executed is lost, and how much that was is chance.
+            # With "exit" all that was executed is lost, and how much that was is chance. In the
+            # other modes half a step is: the one in flight was met, or was not.
             if mode != "exit" and cell["kills"] and peer["kills"]:
-                # Half a step: two medians of 0 and 1 are the same to chance.
-                most = peer["lost_steps"] + 0.5
-                found.append(
-                    Bar(f"steps lost, {where}; {peer['label']}'s + ½", cell["lost_steps"], most)
-                )
+                what = f"mean of steps lost, {where}; limit: {peer['label']}'s + ½"
+                found.append(Bar(what, cell["lost_mean_steps"], peer["lost_mean_steps"] + 0.5))
         return found
 
     def _cells(self) -> Iterator[dict[str, Any]]:
-        timings = {row.case: row for row in self.timings}
-        cases = dict.fromkeys([*timings, *(kill.case for kill in self.kills)])
-        for case in cases:
-            timing = timings.get(case)
+        cases = [run.case for run in self.timings] + [kill.case for kill in self.kills]
+        for case in dict.fromkeys(cases):
+            runs = [row for row in self.timings if row.case == case]
+            steps_ms = [ms for run in runs for ms in run.step_ms]
+            windows_ms = [ms for run in runs for ms in run.window_ms]
             kills = [kill for kill in self.kills if kill.case == case]
             lost = [kill.lost_steps for kill in kills]
             yield {
                 **_case(case),
-                "step_p50_ms": None if timing is None else median(timing.step_ms),
-                "wall_per_step_ms": None if timing is None else timing.wall_per_step_ms,
-                "flush_ms": None if timing is None else timing.flush_ms,
-                "window_p50_ms": None if timing is None else median(timing.window_ms),
-                "window_most_ms": None if timing is None else max(timing.window_ms),
+                "step_p50_ms": _of(median, steps_ms),
+                "wall_per_step_ms": _of(median, [run.wall_per_step_ms for run in runs]),
+                "flush_ms": _of(median, [run.flush_ms for run in runs]),
+                "window_p50_ms": _of(median, windows_ms),
+                "window_most_ms": _of(max, windows_ms),
+                "steps": len(steps_ms),
                 "kills": len(kills),
                 "executed_steps": _of(median, [kill.executed_steps for kill in kills]),
                 "lost_steps": _of(median, lost),
+                "lost_mean_steps": _of(mean, lost),
                 "lost_p90_steps": _of(_p90, lost),
                 "lost_least_steps": _of(min, lost),
                 "lost_most_steps": _of(max, lost),

@@ -40,6 +40,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,20 +49,37 @@ from durable_kit.crash.experiment import AfterSteps, Attempt, Experiment
 from durable_kit.crash.trial import Bench, Trial, run_jobs
 from durable_kit.lab.durability_graph import NEVER_ENDS, end_at, message, talk_graph
 from durable_kit.lab.durability_report import Case, DurabilityReport, KillRow, TimingRow
-from durable_kit.lab.embedded_postgres import ScratchDatabases
+from durable_kit.lab.embedded_postgres import ScratchDatabases, is_installed
 from durable_kit.lab.storage_report import environment
 from durable_kit.lab.storage_worker import SAVERS, open_saver
 
 DURABILITIES = ("sync", "async", "exit")
 
-KILL_BETWEEN: Mapping[float, tuple[int, int]] = {0: (20, 120), 20: (2, 8)}
-"""step_ms -> the kill comes after so many steps: a fraction of a second of work for each."""
+TIMED_ROUNDS = 3  # undisturbed runs of each case, in turns with the other cases
 
-TIMED_STEPS: Mapping[bool, int] = {True: 150, False: 25}
-"""Whether a step does nothing -> the length of the undisturbed run."""
+
+def kill_between(step_ms: float) -> tuple[int, int]:
+    """After how many steps a kill may come: for each step time a fraction of a second of work."""
+    return (2, max(3, round(160 / step_ms))) if step_ms else (20, 120)
+
+
+def timed_steps(step_ms: float) -> int:
+    """The length of an undisturbed run."""
+    return max(8, min(60, round(300 / step_ms))) if step_ms else 60
+
 
 COMMITTED = "saver.put.after"
 Progress = Callable[[int, int, str], None]
+
+
+def savers_here(postgres_url: str | None = None) -> list[str]:
+    """DeltaSaver and LangGraph's own, on each database that can be had on this machine."""
+    found = ["delta", "sqlite"]
+    if postgres_url is not None or is_installed():
+        found.append("delta-postgres")
+        if find_spec("langgraph.checkpoint.postgres") is not None:
+            found.append("postgres")
+    return found
 
 
 def measure_durability(
@@ -70,7 +88,7 @@ def measure_durability(
     seed: int,
     savers: Sequence[str] = ("delta", "sqlite"),
     durabilities: Sequence[str] = DURABILITIES,
-    kill_between: Mapping[float, tuple[int, int]] = KILL_BETWEEN,
+    kill_between: Mapping[float, tuple[int, int]] = {0: kill_between(0), 20: kill_between(20)},
     message_bytes: int = 450,
     postgres_url: str | None = None,
     at_once: int = 2,
@@ -78,8 +96,9 @@ def measure_durability(
     on_progress: Progress | None = None,
     cancelled: threading.Event | None = None,
 ) -> DurabilityReport:
-    """Time one run, and kill `kills` more, for each saver, step time and durability, in turns.
+    """Time some runs, and kill `kills` more, for each saver, step time and durability, in turns.
 
+    `kill_between`: step_ms -> between how many steps the kill comes.
     `savers` are names of `SAVERS`; those of PostgreSQL use the server at `postgres_url`, in
     databases of their own, or an embedded one. `seed` decides after how many steps each kill comes;
     how many more steps are executed until it arrives is the machine's affair. `at_once`: how many
@@ -96,11 +115,12 @@ def measure_durability(
     ]
     began_s = time.perf_counter()
     report = DurabilityReport.empty(message_bytes, environment({}, {}))
-    tell = _Teller(on_progress, (len(cases) if timed else 0) + kills * len(cases))
+    rounds = TIMED_ROUNDS if timed else 0
+    tell = _Teller(on_progress, (rounds + kills) * len(cases))
     with ExitStack() as stack:
         urls = _urls(savers, postgres_url, stack)
         try:
-            for case in cases if timed else ():
+            for case in cases * rounds:
                 tell(f"{case.saver} {case.durability}, undisturbed")
                 if cancelled is not None and cancelled.is_set():
                     raise KeyboardInterrupt
@@ -124,7 +144,7 @@ def measure_durability(
 
 def timed_run(case: Case, message_bytes: int, *, url: str | None) -> TimingRow:
     """One run that nobody kills: its steps, its flush, and its windows."""
-    steps = TIMED_STEPS[case.step_ms == 0]
+    steps = timed_steps(case.step_ms)
     with tempfile.TemporaryDirectory(prefix="kit-durability-") as name:
         folder = Path(name)
         end_at(folder, steps)
