@@ -162,6 +162,8 @@ def _strip(
     size = 6 if len(numbers) <= 40 else 3
     for crossed in (False, True):
         chosen = [k for k, is_wrong in enumerate(wrong) if is_wrong == crossed]
+        if not chosen:
+            continue
         axes.plot(
             [places[k] for k in chosen], [numbers[k] for k in chosen], linestyle="none",
             marker="X" if crossed else MARKERS[series % len(MARKERS)],
