@@ -178,7 +178,9 @@ def test_a_call_that_is_cancelled_while_it_waits_never_sends(pay: IdempotentGate
     assert sent == []
     found = pay.receipt(KEY)
     assert found is not None
-    assert (found.status, found.attempt) == (Status.FAILED, 1)
+    # It may have taken the next attempt before it heard that it was cancelled, and gave it back.
+    assert found.status in (Status.FAILED, Status.REQUESTED)
+    assert found.attempt == 1
 
 
 def test_the_end_of_the_loop_leaves_an_effect_in_doubt_and_not_unnoticed(
