@@ -127,6 +127,7 @@ class IdempotentGateway:
         self.contract = contract
         self.recorded = recorded
         self._wait_s = wait_s
+        self._claim_life_s = claim_life_s
         self._receipt_life_s = receipt_life_s
         self._books = Books(
             database,
@@ -387,7 +388,7 @@ class IdempotentGateway:
         return upkeep.until_absence_is_final(self.contract, row, self._books.clock.now_us())
 
     def _key_is_known(self, row: Row) -> bool:
-        """Whether the provider surely still knows the key, if it has ever seen it.
+        """Whether the provider surely still knows the key, as long as an attempt may take.
 
         A clock that has stepped back tells nothing of how much time has passed, so the distance
         counts in both directions.
@@ -395,7 +396,8 @@ class IdempotentGateway:
         first_us = row.first_sent_at_us
         if first_us is None:
             return False
-        return abs(self._books.clock.now_us() - first_us) < self.contract.keeps_keys_s * 1e6
+        gone_s = abs(self._books.clock.now_us() - first_us) / 1e6
+        return gone_s + self._claim_life_s < self.contract.keeps_keys_s
 
     # ------------------------------------------------------------------------ answers
 
