@@ -351,7 +351,7 @@ class IdempotentGateway:
         """Write the receipt of a response that has just come."""
         books = self._books
         try:
-            encoded = books.codec.encode(response, path="response")
+            encoded = books.encoded(response, path="response")
         except UnstorableValue as error:
             unknown = books.doubt(row, f"it took effect, but {error}")
             raise self._in_doubt(unknown or row, None) from error
@@ -376,7 +376,7 @@ class IdempotentGateway:
 
     def _settle(self, row: Row, verdict: Found | Refused, detail: str) -> None:
         if isinstance(verdict, Found):
-            response = self._books.codec.encode(verdict.response, path="response")
+            response = self._books.encoded(verdict.response, path="response")
             self._books.succeed(row, response, detail)
         else:
             self._books.refuse(row, verdict)
