@@ -79,7 +79,7 @@ class Books:
             attempt=0,
             owner="",
             request_hash=request_fingerprint(request),
-            request=self.codec.encode(request, path="request"),
+            request=self.encoded(request, path="request"),
             response=None,
             failure=None,
             detail=b"",
@@ -91,18 +91,25 @@ class Books:
             finished_at_us=None,
         )
 
+    def encoded(self, value: Any, *, path: str) -> bytes:
+        """The bytes of a request or response. Raises `UnstorableValue` with its path."""
+        try:
+            return self.codec.encode(value, path=path)
+        except UnstorableValue as error:  # the codec thinks that it works for a checkpointer
+            remedy = error.remedy.replace("DeltaSaver(..., serde=", "IdempotentGateway(..., codec=")
+            raise UnstorableValue(
+                path=error.path, type_name=error.type_name, reason=error.reason, remedy=remedy
+            ) from None
+
     def record(self, wanted: Row) -> Row:
         """Commit the intent, unless the key has a row already; return the one that is there."""
         crash_point.reached("gateway.before_intent")
-        with self.database.write() as tx:
-            row = wanted if rows.insert(tx, wanted) else self._there(tx, wanted)
+        row: Row | None = None
+        while row is None:  # again if PostgreSQL cleans it up between the two statements
+            with self.database.write() as tx:
+                fresh = rows.insert(tx, wanted)
+                row = wanted if fresh else rows.read(tx, wanted.scope, wanted.request_id)
         crash_point.reached("gateway.after_intent")
-        return row
-
-    def _there(self, tx: Any, wanted: Row) -> Row:
-        row = rows.read(tx, wanted.scope, wanted.request_id)
-        if row is None:  # PostgreSQL: cleaned up between the two statements
-            raise BadInput("The receipt was removed at this moment. Call again.")
         return row
 
     def read(self, request_id: str) -> Row | None:
@@ -121,9 +128,11 @@ class Books:
                 more = threads_text((*threads_of(row.threads), thread))
                 with self.database.write() as tx:
                     if rows.join(tx, row, more):
-                        row = row._replace(threads=more)
-                    else:
-                        row = self._there(tx, row)
+                        return row._replace(threads=more)
+                    now = rows.read(tx, row.scope, row.request_id)
+                if now is None:
+                    return row  # cleaned up at this moment; what we hold is still the answer
+                row = row._replace(threads=now.threads)
         return row
 
     def intent(self, row: Row, *, attempt: int, written: Row | None = None) -> Intent:
@@ -176,23 +185,23 @@ class Books:
 
     def give_up(self, row: Row) -> Row | None:
         """Call a started attempt unknown whose claim has run out. None if it was settled since."""
-        detail = f"{row.owner} took it and did not report within its claim"
-        return self._doubt(row, detail, since_us=row.claim_until_us)
+        return self.still_in_doubt(row, f"{row.owner} took it and did not report within its claim")
+
+    def still_in_doubt(self, row: Row, detail: str) -> Row | None:
+        """Note what was found out of somebody's attempt, without settling it."""
+        unknown = row._replace(status=Status.UNKNOWN, detail=detail_bytes(detail))
+        with self.database.write() as tx:
+            return unknown if rows.doubt(tx, row, unknown) else None
 
     def doubt(self, row: Row, detail: str) -> Row | None:
         """Call our own attempt unknown: it is over now, with an outcome that nobody knows."""
-        return self._doubt(row, detail, since_us=self.clock.now_us())
-
-    def still_in_doubt(self, row: Row, detail: str) -> Row | None:
-        """Note what was found out of an unknown call, without settling it."""
-        return self._doubt(row, detail, since_us=row.claim_until_us)
-
-    def _doubt(self, row: Row, detail: str, *, since_us: int) -> Row | None:
         unknown = row._replace(
-            status=Status.UNKNOWN, detail=detail_bytes(detail), claim_until_us=since_us
+            status=Status.UNKNOWN,
+            detail=detail_bytes(detail),
+            claim_until_us=self.clock.now_us(),
         )
         with self.database.write() as tx:
-            return unknown if rows.doubt(tx, row, unknown) else None
+            return unknown if rows.doubt_own(tx, row, unknown) else None
 
     def release(self, row: Row) -> None:
         """Give back an attempt that has sent nothing."""
@@ -202,7 +211,7 @@ class Books:
     # ------------------------------------------------------------------------ outcomes
 
     def succeed(self, row: Row, response: bytes, detail: str) -> Row | None:
-        """Write the receipt. None if the attempt is not the last one any more, or has one."""
+        """Write the receipt, also for an attempt that was given up. None if there is one."""
         done = row._replace(
             status=Status.SUCCEEDED,
             response=response,
@@ -219,9 +228,9 @@ class Books:
     def refuse(self, row: Row, refusal: Refused) -> None:
         """Note the provider's no, for good."""
         try:
-            details = self.codec.encode(refusal.details, path="details")
+            details = self.encoded(refusal.details, path="details")
         except UnstorableValue:  # the no itself must not be lost for its details
-            details = self.codec.encode(repr(refusal.details))
+            details = self.encoded(repr(refusal.details), path="details")
         self._fail(row, REFUSED, details, refusal.reason)
 
     def _fail(self, row: Row, failure: str, details: bytes | None, reason: str) -> None:

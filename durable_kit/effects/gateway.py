@@ -42,7 +42,8 @@ and processes. Where it does neither, what is ambiguous stays in doubt.
 send, for longer than its claim, can send after its claim has run out; only a provider that knows
 keys stops that. The same goes for clocks that differ by more than `claim_life_s`, and for an
 effect that takes longer than it: give the effect a time-out that is shorter. A damaged row is
-noticed only where its request no longer fits its fingerprint.
+noticed only where its request no longer fits its fingerprint. Requests and responses are stored as
+they are, not encrypted: send a token of the card, not its number.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from durable_kit.clock import Clock, SystemClock
 from durable_kit.control_flow import is_control_flow
 from durable_kit.effects import steps, upkeep
 from durable_kit.effects.books import Books
-from durable_kit.effects.fingerprint import request_fingerprint
+from durable_kit.effects.fingerprint import difference_of
 from durable_kit.effects.outcomes import (
     Absent,
     CannotTell,
@@ -127,6 +128,7 @@ class IdempotentGateway:
         self.contract = contract
         self.recorded = recorded
         self._wait_s = wait_s
+        self._claim_life_s = claim_life_s
         self._receipt_life_s = receipt_life_s
         self._books = Books(
             database,
@@ -291,10 +293,7 @@ class IdempotentGateway:
     def _send(
         self, free: Row, wanted: Row, effect: Function, lookup: Function | None
     ) -> Steps[Receipt | None]:
-        """Take the next attempt from the state `free`, and send it.
-
-        None if somebody else was quicker, or has settled it meanwhile.
-        """
+        """Take the next attempt from the state `free`, and send it. None if another was quicker."""
         books = self._books
         intent = books.intent(free, attempt=free.attempt + 1, written=wanted)
         row = books.start(free)
@@ -305,9 +304,10 @@ class IdempotentGateway:
         # did not, and the call stays unknown.
         earlier = free.first_sent_at_us is not None
         crash_point.reached("gateway.before_send")
-        if books.claim_is_over(row):  # this process stood still for too long
+        if books.claim_is_over(row):
             self._sent_nothing(row, earlier)
-            return None
+            late = NotSent("This process stood still for longer than its claim. Call again.")
+            return self._settled_by_another(row, late)
         # A crash from here to the receipt leaves `started`: when the claim has run out, the
         # provider is asked.
         try:
@@ -326,13 +326,15 @@ class IdempotentGateway:
             unknown = books.doubt(row, upkeep.said(error))
             if not isinstance(error, Exception):  # cancelled, Ctrl-C: it may be out all the same
                 raise
-            if unknown is None:
-                return None
-            verdict = yield from upkeep.ask(books, unknown, lookup)
+            row = unknown or row
+            verdict = yield from upkeep.ask(books, row, lookup)
             if isinstance(verdict, Found | Refused):
-                self._settle(unknown, verdict, "found by lookup")
-                return None
-            raise self._in_doubt(unknown, verdict) from error
+                self._settle(row, verdict, "found by lookup")
+                doubt = self._in_doubt(row, None)
+            else:
+                doubt = self._in_doubt(row, verdict)
+            doubt.__cause__ = error
+            return self._settled_by_another(row, doubt)
         crash_point.reached("gateway.after_reply")
         return self._receive(row, response)
 
@@ -345,24 +347,36 @@ class IdempotentGateway:
         else:
             self._books.release(row)
 
-    def _receive(self, row: Row, response: Any) -> Receipt | None:
+    def _receive(self, row: Row, response: Any) -> Receipt:
         """Write the receipt of a response that has just come."""
         books = self._books
         try:
-            encoded = books.codec.encode(response, path="response")
+            encoded = books.encoded(response, path="response")
         except UnstorableValue as error:
             unknown = books.doubt(row, f"it took effect, but {error}")
             raise self._in_doubt(unknown or row, None) from error
         crash_point.reached("gateway.before_receipt")
         done = books.succeed(row, encoded, "")
         crash_point.reached("gateway.after_receipt")
-        return None if done is None else books.receipt_of(done, replayed=False)
+        if done is None:
+            return self._settled_by_another(row, self._in_doubt(row, None))
+        return books.receipt_of(done, replayed=False)
+
+    def _settled_by_another(self, row: Row, otherwise: Exception) -> Receipt:
+        """What has been written down for our attempt, or else raise `otherwise`.
+
+        A call that has sent something does not go back to where it might send again.
+        """
+        now = self._books.read(row.request_id)
+        if now is not None and (now.status is Status.SUCCEEDED or now.failure == REFUSED):
+            return self._answer(now)
+        raise otherwise
 
     # ------------------------------------------------------------------------ unknown
 
     def _settle(self, row: Row, verdict: Found | Refused, detail: str) -> None:
         if isinstance(verdict, Found):
-            response = self._books.codec.encode(verdict.response, path="response")
+            response = self._books.encoded(verdict.response, path="response")
             self._books.succeed(row, response, detail)
         else:
             self._books.refuse(row, verdict)
@@ -375,7 +389,7 @@ class IdempotentGateway:
         return upkeep.until_absence_is_final(self.contract, row, self._books.clock.now_us())
 
     def _key_is_known(self, row: Row) -> bool:
-        """Whether the provider surely still knows the key, if it has ever seen it.
+        """Whether the provider surely still knows the key, as long as an attempt may take.
 
         A clock that has stepped back tells nothing of how much time has passed, so the distance
         counts in both directions.
@@ -383,7 +397,8 @@ class IdempotentGateway:
         first_us = row.first_sent_at_us
         if first_us is None:
             return False
-        return abs(self._books.clock.now_us() - first_us) < self.contract.keeps_keys_s * 1e6
+        gone_s = abs(self._books.clock.now_us() - first_us) / 1e6
+        return gone_s + self._claim_life_s < self.contract.keeps_keys_s
 
     # ------------------------------------------------------------------------ answers
 
@@ -428,25 +443,9 @@ class IdempotentGateway:
         if row.tool_name != wanted.tool_name:
             difference = f"to {receipt.tool_name}, now to {self.tool_name}"
         else:
-            difference = difference_between(receipt.request, request)
+            difference = difference_of(receipt.request, request)
         return IdempotencyConflict(
             idempotency_key=receipt.idempotency_key,
             status=row.status.value,
             difference=difference,
         )
-
-
-def difference_between(before: Any, after: Any) -> str:
-    """What has changed, short enough for an error's text."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        changed = [
-            f"{key} {before.get(key, 'missing')!r:.40} → {after.get(key, 'missing')!r:.40}"
-            for key in [*before, *(key for key in after if key not in before)]
-            if key not in before or key not in after or _differs(before[key], after[key])
-        ]
-        return ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
-    return f"{before!r:.60} → {after!r:.60}"
-
-
-def _differs(before: Any, after: Any) -> bool:
-    return request_fingerprint(before) != request_fingerprint(after)

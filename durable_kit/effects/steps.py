@@ -4,8 +4,8 @@ A gateway is called from plain code and from coroutines. Written twice, the two 
 the second one is where the money is lost. So the protocol (`gateway.py`) is written once, as a
 generator that keeps the books and *yields* whatever takes time:
 
-    protocol    intent ─ claim ─ yield Send ┐        ┌ receipt
-    driver                                  └ effect ┘
+    protocol    intent ─ claim ─ yield Run ┐        ┌ receipt
+    driver                                 └ effect ┘
 
 `run` performs the acts here and now. `run_async` performs them on the event loop: it awaits an
 effect that is a coroutine, runs a plain one in a thread, and keeps the books in a thread too, so
@@ -92,7 +92,7 @@ async def run_async(steps: Steps[T]) -> T:
     course = _Course()
     task = asyncio.ensure_future(_follow(steps, course))
     _RUNNING.add(task)
-    task.add_done_callback(_RUNNING.discard)
+    task.add_done_callback(_let_go)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -106,6 +106,12 @@ class _Course:
 
 
 _RUNNING: set[asyncio.Future[Any]] = set()  # the loop itself keeps only weak references
+
+
+def _let_go(task: asyncio.Future[Any]) -> None:
+    _RUNNING.discard(task)
+    if not task.cancelled():
+        task.exception()  # if the caller is gone nobody asks for it, and asyncio would complain
 
 
 async def _follow(steps: Steps[T], course: _Course) -> T:

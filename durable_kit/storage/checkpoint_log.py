@@ -59,6 +59,7 @@ from durable_kit.storage.tip import Plan, StateCodec, Tip, plan
 from durable_kit.storage.tx import Moment
 
 _KEPT_TIPS = 64  # how many threads' last states a log keeps in memory
+_KEPT_AHEAD = 10_000  # and how many ids of checkpoints whose writes came first
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class CheckpointLog(LogReader):
         self.composer = Composer(codec, self.seal, policy, trust_identity=trust_identity)
         self._tips: OrderedDict[int, Tip] = OrderedDict()
         self._tips_lock = threading.Lock()
+        self._ahead: set[tuple[int, str]] = set()  # checkpoints whose writes came here first
 
     # -- appending a checkpoint ----------------------------------------------------------------
 
@@ -141,7 +143,9 @@ class CheckpointLog(LogReader):
             self.clock.now_us(),
         )
         key = thread_key(thread_id, namespace)
-        known = False
+        # In async mode writes run ahead of their checkpoint as a rule: do not try without them.
+        known = (key, checkpoint_id) in self._ahead
+        self._ahead.discard((key, checkpoint_id))
         for _attempt in range(6):
             tip = self._tip(key, draft)
             # The costly part, encoding the state, happens before the transaction.
@@ -394,6 +398,9 @@ class CheckpointLog(LogReader):
         ).signed(None)
         rows.insert(record)
         rows.save_head(head.with_one_more(record.sequence, record.checksum))
+        if len(self._ahead) >= _KEPT_AHEAD:
+            self._ahead.clear()  # a hint only: without it `append` tries, and finds the row itself
+        self._ahead.add((rows.key, checkpoint_id))
         return record.sequence
 
     def _not_yet(

@@ -164,7 +164,7 @@ def test_a_provider_that_knows_the_key_is_sent_it_again_until_it_may_have_forgot
     with pytest.raises(InDoubt) as doubt:
         pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
     assert doubt.value.may_send_again
-    clock.advance(DAY_S - 1)
+    clock.advance(DAY_S - 61)  # an attempt may send at the end of its claim, 60 s later
     with pytest.raises(InDoubt):
         pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
     assert [intent.attempt for intent in bank.seen] == [1, 2]
@@ -313,6 +313,80 @@ def test_a_late_success_settles_a_doubt_that_nobody_else_has(
         idempotency_key=KEY, request=REQUEST, effect=slow_effect
     )
     assert (receipt.response, receipt.attempt) == ("late, and true", 1)
+
+
+@pytest.mark.parametrize("ends", ["success", "time-out"])
+def test_an_attempt_that_was_called_absent_while_it_was_sent_is_not_sent_again(
+    database: Database, clock: FakeClock, ends: str
+) -> None:
+    """The effect took longer than its claim, and somebody believed an absence meanwhile."""
+    sent: list[Intent] = []
+    contract = Contract(absence_settles_after_s=0)
+
+    def slow_effect(intent: Intent) -> str:
+        sent.append(intent)
+        clock.advance(61)
+        assert gateway(database, clock, contract=contract).reconcile(lambda i: Absent()) == ()
+        if ends == "time-out":
+            raise TimeoutError
+        return "late, and true"
+
+    pay = gateway(database, clock)
+    if ends == "success":
+        receipt = pay.call(idempotency_key=KEY, request=REQUEST, effect=slow_effect)
+        assert receipt.response == "late, and true"
+        assert pay.call(idempotency_key=KEY, request=REQUEST, effect=slow_effect) == receipt
+    else:
+        for _ in range(2):
+            with pytest.raises(InDoubt):
+                pay.call(idempotency_key=KEY, request=REQUEST, effect=slow_effect)
+    assert len(sent) == 1
+
+
+def test_a_success_is_a_fact_also_when_the_next_attempt_has_begun(
+    database: Database, clock: FakeClock
+) -> None:
+    sent: list[str] = []
+
+    def first(intent: Intent) -> str:
+        sent.append("first")
+        clock.advance(61)
+        other = gateway(database, clock, contract=Contract(absence_settles_after_s=0))
+        with pytest.raises(NotSent):
+            other.call(
+                idempotency_key=KEY,
+                request=REQUEST,
+                effect=raising(NotSent("not reached")),
+                lookup=lambda intent: Absent(),
+            )
+        return "of the first"
+
+    pay = gateway(database, clock)
+    receipt = pay.call(idempotency_key=KEY, request=REQUEST, effect=first)
+    assert receipt.response == "of the first"
+    assert pay.call(idempotency_key=KEY, request=REQUEST, effect=first) == pay.receipt(KEY)
+    assert sent == ["first"]
+
+
+def test_a_claim_that_is_over_before_it_begins_sends_nothing_and_does_not_spin(
+    database: Database, bank: Bank
+) -> None:
+    from durable_kit import IdempotentGateway
+
+    class Hurried(FakeClock):
+        """Every look at it comes a second later."""
+
+        def now_us(self) -> int:
+            self.advance(1)
+            return super().now_us()
+
+    pay = IdempotentGateway(database, tool_name="payments", claim_life_s=0.5, clock=Hurried())
+    with pytest.raises(NotSent, match="stood still"):
+        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
+    assert bank.seen == []
+    left = pay.receipt(KEY)
+    assert left is not None
+    assert (left.status, left.attempt) == (Status.REQUESTED, 0)
 
 
 # ---------------------------------------------------------------------- reconcile, decide
