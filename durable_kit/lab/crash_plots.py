@@ -93,8 +93,8 @@ def windows(steps: pd.DataFrame) -> Figure:
     return _by_saver(
         steps,
         "window_ms",
-        caption=f"Measured here: one run a column, {_n(steps, ['step_ms', 'durability', 'label'])} "
-        "steps, one point a step; the bar is the median.",
+        caption=f"Measured here: {_n(steps, ['step_ms', 'durability', 'label'])} steps a column, "
+        "one point a step, run after run; the bar is the median.",
         y="window (ms, log)",
         scale=("log", {}),
         heading='From "the state has changed" to "the checkpoint is committed"',
