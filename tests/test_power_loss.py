@@ -112,7 +112,7 @@ def test_full_syncs_at_every_commit_normal_only_around_a_wal_checkpoint_and_off_
         syncs[setting] = sum(isinstance(event, Sync) for event in events[begun:])
     assert syncs["OFF"] == 0
     assert 0 < syncs["NORMAL"] < 10
-    assert syncs["FULL"] >= 2 * len(MESSAGES)  # a step's writes, and its checkpoint
+    assert syncs["FULL"] >= len(MESSAGES)  # a step's writes and its checkpoint may share one
 
 
 def test_a_setting_that_does_not_exist_is_refused(statements: list[str | Acknowledged]) -> None:
