@@ -190,7 +190,7 @@ def test_the_figure_marks_damage_and_its_words_count_it(
         for line in axes.get_lines()
         if line.get_marker() == "X"
     ]
-    assert sum(crosses) == 1
+    assert sum(crosses) == (damaged["verdict"] != SOUND).sum() >= 1
     assert "SIMULATED, n = 6" in figure._supxlabel.get_text()
     assert "damaged 1 of 6" in crash_plots.power_loss_alt(damaged)
     assert plots.png(figure)[:4] == b"\x89PNG"
