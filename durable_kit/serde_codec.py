@@ -85,14 +85,14 @@ class ChannelCodec:
         self._plain = Codec()
 
     def encode(self, name: str, value: Any) -> bytes:
-        codec = self._channels if name[0] == ":" else self._plain
+        codec = self._channels if ":" in name else self._plain
         try:
             return codec.encode(value)
         except UnstorableValue:
             return codec.encode(value, path=path_of(name))  # raises again, with the full path
 
     def decode(self, name: str, *parts: bytes | memoryview) -> Any:
-        return (self._channels if name.startswith(":") else self._plain).decode(*parts)
+        return (self._channels if ":" in name else self._plain).decode(*parts)
 
 
 def for_serde(serde: SerializerProtocol) -> tuple[ValueCodec, Seal]:

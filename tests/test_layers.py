@@ -56,6 +56,7 @@ LAYERS: dict[int, list[str]] = {
         "storage.log_reader",
         "storage.materialize",
         "storage.namespaces",
+        "storage.newest",
         "storage.recovery",
         "storage.retention",
         "storage.rows",
@@ -68,7 +69,21 @@ LAYERS: dict[int, list[str]] = {
         "event_log",
     ],
     # these know LangGraph; and the table of contents, durable_kit itself
-    4: ["checkpoint_state", "delta_channels", "serde_codec", "delta_saver", "trace", "crash.*", ""],
+    4: [
+        "checkpoint_reading",
+        "checkpoint_state",
+        "delta_channels",
+        "serde_codec",
+        "delta_saver",
+        "trace",
+        "crash.*",
+        "versions.drain",
+        "versions.flow_router",
+        "versions.graph_fingerprint",
+        "versions.resume",
+        "versions.moved_subgraphs",
+        "",
+    ],
     # for people: nothing below imports these
     5: ["lab.*", "cli.*", "__main__"],
 }

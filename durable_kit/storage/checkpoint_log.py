@@ -97,8 +97,8 @@ class _KnownIdError(Exception):
 class CheckpointLog(LogReader):
     """Append to the logs of one database, and read them.
 
-    `policy` decides about snapshots. For `trust_identity` see `tip.py`. Safe to share between OS
-    threads.
+    `policy` decides about snapshots. For `trust_identity` see `tip.py`. `state_version` is noted
+    on each record; what it means is the caller's affair. Safe to share between OS threads.
     """
 
     def __init__(
@@ -110,8 +110,10 @@ class CheckpointLog(LogReader):
         seal: Seal | None = None,
         clock: Clock | None = None,
         trust_identity: bool = False,
+        state_version: int = STATE_VERSION,
     ) -> None:
         super().__init__(database, codec, seal=seal)
+        self.state_version = state_version
         self.policy = policy
         self.clock = clock or SystemClock()
         self.trust_identity = trust_identity
@@ -298,7 +300,7 @@ class CheckpointLog(LogReader):
             parent_sequence=parent.sequence if parent is not None else None,
             kind="delta" if parent is not None else "snapshot",
             depth=parent.depth + 1 if parent is not None else 0,
-            state_version=STATE_VERSION,
+            state_version=draft.state_version if isinstance(draft, Record) else self.state_version,
             created_at_us=draft.created_at_us,
             run_key=draft.run_key,
             writes_count=draft.writes_count if isinstance(draft, Record) else 0,
@@ -420,7 +422,7 @@ class CheckpointLog(LogReader):
             parent_sequence=None,
             kind="awaited",
             depth=0,
-            state_version=STATE_VERSION,
+            state_version=self.state_version,
             created_at_us=self.clock.now_us(),
             run_key=None,
             writes_count=0,
