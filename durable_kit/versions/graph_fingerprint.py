@@ -152,7 +152,10 @@ def check_resume(graph: Any, config: RunnableConfig) -> ResumeCheck:
         differences = stored.differences(shape_of(graph))
     elif stored is not None:
         differences = (f"the thread was stored by graph {stored}, whose shape is not known here",)
-    return ResumeCheck(tuple(_problems(graph, found)), differences)
+    problems = list(_problems(graph, found))
+    if any(graph.get_subgraphs()):
+        problems += _inside(graph, saver, graph.get_state(config, subgraphs=True))
+    return ResumeCheck(tuple(problems), differences)
 
 
 def _problems(graph: Any, found: CheckpointTuple) -> Iterator[str]:
@@ -180,8 +183,6 @@ def _problems(graph: Any, found: CheckpointTuple) -> Iterator[str]:
                 f"task {task_id} has finished and wrote {name!r}, which the graph does not have: "
                 "the write would be ignored. Bring the channel back, or rename it in a Step."
             )
-    for name, inner in graph.get_subgraphs():
-        yield from _inside(graph, found, name, inner)
 
 
 def _about_join(graph: Any, name: str, value: Any) -> str:
@@ -200,15 +201,15 @@ def _about_join(graph: Any, name: str, value: Any) -> str:
     )
 
 
-def _inside(graph: Any, found: CheckpointTuple, name: str, inner: Any) -> Iterator[str]:
-    """The problems of a subgraph that waits in the node `name`."""
-    if name not in position_of(found.checkpoint["channel_values"]).waiting:
-        return
-    for task in graph.get_state(found.config, subgraphs=True).tasks:
-        where = getattr(task.state, "config", None)
-        paused = graph.checkpointer.get_tuple(where) if task.name == name and where else None
-        if paused is not None:
-            yield from (f"in the subgraph {name!r}: {said}" for said in _problems(inner, paused))
+def _inside(graph: Any, saver: BaseCheckpointSaver[Any], state: Any) -> Iterator[str]:
+    """The problems of the subgraphs that wait below a state of `graph`."""
+    inner = dict(graph.get_subgraphs())
+    for task in state.tasks:
+        paused = getattr(task.state, "config", None) and saver.get_tuple(task.state.config)
+        if task.name in inner and paused:
+            graph_of_it = inner[task.name]
+            said = (*_problems(graph_of_it, paused), *_inside(graph_of_it, saver, task.state))
+            yield from (f"in the subgraph {task.name!r}: {problem}" for problem in said)
 
 
 def _stored_shape(

@@ -105,9 +105,7 @@ def test_a_thread_newer_than_the_code_is_refused_and_goes_on_when_the_code_is_ba
 ) -> None:
     pinned(saver, router(2, match=match)).invoke({}, thread("t"))
     rolled_back = pinned(saver, router(1, match=match), paths=(1,))
-    with pytest.raises(
-        FlowRefused, match="this code is flow_version 1. It waits here. Deploy the newer"
-    ):
+    with pytest.raises(FlowRefused, match="this code is flow_version 1"):
         rolled_back.invoke(YES, thread("t"))
     assert pinned(saver, router(2, match=match)).invoke(None, thread("t"))["charged"] == 105
 
