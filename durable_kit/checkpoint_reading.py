@@ -34,6 +34,7 @@ from durable_kit.storage.materialize import Entry, PendingWrite
 from durable_kit.storage.newest import Newest, newest_records
 from durable_kit.storage.record import Record
 from durable_kit.versions.migration import Migrations, Stored, Written
+from durable_kit.versions.moved_subgraphs import stored_namespace
 from durable_kit.versions.position import Position, ThreadPosition, position_of, unpack_position
 
 
@@ -123,6 +124,12 @@ class CheckpointReading:
             stored = upcast.checkpoint["channel_values"]
             values = {channel: stored[channel] for channel in channels if channel in stored}
         return [write[:3] for write in written], values
+
+    def stored_under(self, thread_id: str, namespace: str) -> str:
+        """The name in the log of a namespace: a subgraph keeps the one that it began with."""
+        if not namespace or not self._migrations.renamed_nodes:
+            return namespace
+        return stored_namespace(self._log, self, self._migrations, thread_id, namespace)
 
     def positions(self) -> Iterator[ThreadPosition]:
         """Where every thread stands. A state is read only where its position cannot be trusted."""

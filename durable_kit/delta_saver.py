@@ -74,7 +74,6 @@ from durable_kit.storage.record import Record
 from durable_kit.storage.snapshot_policy import SizeRatio, SnapshotPolicy
 from durable_kit.storage.statistics import ThreadStats, records_of, stats_of, threads_of
 from durable_kit.versions.migration import Migrations
-from durable_kit.versions.moved_subgraphs import stored_namespace
 from durable_kit.versions.position import ThreadPosition, pack_position, position_of
 
 
@@ -188,25 +187,27 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         checkpoint holds the very set in which the runtime collects a join's next arrivals.
         """
         thread_id, namespace = log_of(config)
-        merged = merged_metadata(config, metadata)
-        run_id = merged.get("run_id")
-        position = None
-        if not namespace:
-            position = pack_position(checkpoint["id"], position_of(checkpoint["channel_values"]))
-        self._log.append(
-            thread_id=thread_id,
-            namespace=self._stored_under(thread_id, namespace),
-            checkpoint_id=checkpoint["id"],
-            parent_id=config["configurable"].get("checkpoint_id"),
-            state=to_state(checkpoint),
-            metadata=pack_metadata(merged, position),
-            run_id=run_id if isinstance(run_id, str) else None,
-            unchanged={
-                ":" + channel
-                for channel in checkpoint["channel_values"]
-                if channel not in new_versions and channel.startswith(("join:", "branch:"))
-            },
-        )
+        with self.database.soon():
+            merged = merged_metadata(config, metadata)
+            run_id = merged.get("run_id")
+            position = None
+            if not namespace:
+                standing = position_of(checkpoint["channel_values"])
+                position = pack_position(checkpoint["id"], standing)
+            self._log.append(
+                thread_id=thread_id,
+                namespace=self._reading.stored_under(thread_id, namespace),
+                checkpoint_id=checkpoint["id"],
+                parent_id=config["configurable"].get("checkpoint_id"),
+                state=to_state(checkpoint),
+                metadata=pack_metadata(merged, position),
+                run_id=run_id if isinstance(run_id, str) else None,
+                unchanged={
+                    ":" + channel
+                    for channel in checkpoint["channel_values"]
+                    if channel not in new_versions and channel.startswith(("join:", "branch:"))
+                },
+            )
         return config_of(thread_id, namespace, checkpoint["id"])
 
     def put_writes(
@@ -225,7 +226,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         mark = self._write_mark
         self._log.append_writes(
             thread_id=thread_id,
-            namespace=self._stored_under(thread_id, namespace),
+            namespace=self._reading.stored_under(thread_id, namespace),
             checkpoint_id=config["configurable"]["checkpoint_id"],
             task_id=task_id,
             task_path=task_path,
@@ -240,7 +241,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the one written last; None if there is none."""
         thread_id, namespace = log_of(config)
-        stored = self._stored_under(thread_id, namespace)
+        stored = self._reading.stored_under(thread_id, namespace)
         entry = self._log.read(thread_id, stored, config["configurable"].get("checkpoint_id"))
         return None if entry is None else self._reading.tuple_of(entry, namespace)
 
@@ -277,7 +278,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         left = limit
         asked: str | None = wanted.get("checkpoint_ns")
         for thread_id, namespace in threads_of(self._log, wanted.get("thread_id")):
-            if asked is not None and self._stored_under(thread_id, asked) != namespace:
+            if asked is not None and self._reading.stored_under(thread_id, asked) != namespace:
                 continue
             if left is not None and left <= 0:
                 return
@@ -305,7 +306,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
             self._log,
             self._reading,
             thread_id,
-            self._stored_under(thread_id, namespace),
+            self._reading.stored_under(thread_id, namespace),
             config["configurable"].get("checkpoint_id"),
             channels,
         )
@@ -485,12 +486,6 @@ class DeltaSaver(BaseCheckpointSaver[int]):
             trust_identity=self._trust_identity,
             state_version=self.migrations.current,
         )
-
-    def _stored_under(self, thread_id: str, namespace: str) -> str:
-        """The name in the log of a namespace: a subgraph keeps the one that it began with."""
-        if not namespace or not self.migrations.renamed_nodes():
-            return namespace
-        return stored_namespace(self._log, self._reading, self.migrations, thread_id, namespace)
 
     def _delta_channel_ancestors(self, kept: Sequence[Entry]) -> set[str]:
         return delta_channels.needed_ancestors(self._log, kept, self._reading.metadata_of)

@@ -318,7 +318,8 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)
     with _drawing:  # straight to the canvas: savefig would draw everything twice
-        canvas.print_png(buffer, metadata={"Software": None})
+        # Lightly packed: a slider's figure is looked at, not kept.
+        canvas.print_png(buffer, metadata={"Software": None}, pil_kwargs={"compress_level": 1})
     return buffer.getvalue()
 
 

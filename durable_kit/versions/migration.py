@@ -172,6 +172,7 @@ class Migrations:
             )
         for step in self.steps:
             self._check_nodes(step)
+        self.renamed_nodes = any(step.rename_nodes for step in self.steps)
 
     def upcast(self, stored: Stored) -> Stored:
         """What this code sees of a stored checkpoint. Changes nothing that it is given.
@@ -199,10 +200,6 @@ class Migrations:
         for segment in namespace.split("|") if namespace else ():
             path.append(self.node_today(segment.partition(":")[0], "|".join(path)))
         return "|".join(path)
-
-    def renamed_nodes(self) -> bool:
-        """Whether any step renames a node."""
-        return any(step.rename_nodes for step in self.steps)
 
     def node_today(self, node: str, graph: str) -> str:
         """The name that a node of a graph has today."""

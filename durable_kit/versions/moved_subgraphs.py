@@ -14,11 +14,15 @@ from it the ids of its tasks are made again, by both names. The log keeps the ol
 
 from __future__ import annotations
 
-from durable_kit.checkpoint_reading import CheckpointReading
+from typing import TYPE_CHECKING
+
 from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.namespaces import logs_of
 from durable_kit.versions.migration import Migrations
 from durable_kit.versions.node_names import task_namespaces
+
+if TYPE_CHECKING:
+    from durable_kit.checkpoint_reading import CheckpointReading
 
 
 def stored_namespace(
