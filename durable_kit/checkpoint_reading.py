@@ -42,8 +42,8 @@ class CheckpointReading:
     """Entries of one log as LangGraph's tuples, upcast by `migrations`."""
 
     def __init__(self, log: CheckpointLog, migrations: Migrations) -> None:
-        self._log = log
-        self._migrations = migrations
+        self.log = log
+        self.migrations = migrations
         self._mark = write_mark(migrations.current)
 
     def tuple_of(self, entry: Entry, namespace: str | None = None) -> CheckpointTuple:
@@ -55,10 +55,10 @@ class CheckpointReading:
         metadata = self.metadata_of(record)
         asked = record.namespace if namespace is None else namespace
         if self.is_current(entry) and asked == record.namespace:
-            checkpoint: Any = from_state(record.checkpoint_id, entry.state(self._log.codec.decode))
+            checkpoint: Any = from_state(record.checkpoint_id, entry.state(self.log.codec.decode))
             writes = [self._write(record, write)[:3] for write in entry.writes]
         else:
-            upcast = self.upcast(entry, metadata=metadata, namespace=asked)
+            upcast = self.upcast(entry, namespace=asked)
             checkpoint = upcast.checkpoint
             writes = [write[:3] for write in upcast.writes]
         parent = record.parent_id
@@ -73,31 +73,26 @@ class CheckpointReading:
     def is_current(self, entry: Entry) -> bool:
         """Whether record and pending writes were all made by code of today's state_version."""
         mark = self._mark
-        return entry.record.state_version == self._migrations.current and all(
+        return entry.record.state_version == self.migrations.current and all(
             write.name.startswith(mark) for write in entry.writes
         )
 
-    def upcast(
-        self,
-        entry: Entry,
-        *,
-        metadata: CheckpointMetadata | None = None,
-        namespace: str | None = None,
-    ) -> Stored:
+    def upcast(self, entry: Entry, *, namespace: str | None = None) -> Stored:
         """The checkpoint and its pending writes as code of today sees them."""
+        return self.migrations.upcast(self.stored(entry, namespace))
+
+    def stored(self, entry: Entry, namespace: str | None = None) -> Stored:
+        """The checkpoint and its pending writes as they were stored."""
         record = entry.record
-        state = entry.state(self._log.codec.decode)
-        metadata = self.metadata_of(record) if metadata is None else metadata
-        return self._migrations.upcast(
-            Stored(
-                place=_place(record),
-                checkpoint=dict(from_state(record.checkpoint_id, state)),
-                step=metadata.get("step", -1),
-                namespace=record.namespace,
-                asked_namespace=record.namespace if namespace is None else namespace,
-                state_version=record.state_version,
-                writes=[self._write(record, write) for write in entry.writes],
-            )
+        state = entry.state(self.log.codec.decode)
+        return Stored(
+            place=_place(record),
+            checkpoint=dict(from_state(record.checkpoint_id, state)),
+            step=self.metadata_of(record).get("step", -1),
+            namespace=record.namespace,
+            asked_namespace=record.namespace if namespace is None else namespace,
+            state_version=record.state_version,
+            writes=[self._write(record, write) for write in entry.writes],
         )
 
     def channels_of(
@@ -112,7 +107,7 @@ class CheckpointReading:
                 for w in entry.writes
                 if split_write_name(w.name)[1] in channels
             ]
-            decode = self._log.codec.decode
+            decode = self.log.codec.decode
             values = {
                 channel: entry.image[name].decode(partial(decode, name))
                 for channel in channels
@@ -127,17 +122,17 @@ class CheckpointReading:
 
     def stored_under(self, thread_id: str, namespace: str) -> str:
         """The name in the log of a namespace: a subgraph keeps the one that it began with."""
-        if not namespace or not self._migrations.renamed_nodes:
+        if not namespace or not self.migrations.renamed_nodes:
             return namespace
-        return stored_namespace(self._log, self, self._migrations, thread_id, namespace)
+        return stored_namespace(self.log, self, self.migrations, thread_id, namespace)
 
     def positions(self) -> Iterator[ThreadPosition]:
         """Where every thread stands. A state is read only where its position cannot be trusted."""
-        today = self._migrations.node_today
-        for newest in newest_records(self._log):
+        today = self.migrations.node_today
+        for newest in newest_records(self.log):
             position = unpack_position(newest.checkpoint_id, self._packed_position(newest))
             if position is None:  # stored without one, or damaged: the whole record has the say
-                entry = self._log.read(newest.thread_id, "")
+                entry = self.log.read(newest.thread_id, "")
                 assert entry is not None
                 position = position_of(self.tuple_of(entry).checkpoint["channel_values"])
             else:
@@ -149,16 +144,16 @@ class CheckpointReading:
 
     def _packed_position(self, newest: Newest) -> Any:
         try:
-            plain = self._log.seal.unseal(newest.metadata)
-            return packed_position(self._log.codec.decode("metadata", plain))
+            plain = self.log.seal.unseal(newest.metadata)
+            return packed_position(self.log.codec.decode("metadata", plain))
         except (ValueError, TypeError, UnloadableValue):
             return None
 
     def metadata_of(self, record: Record) -> CheckpointMetadata:
         """Raises `BrokenChain` if it cannot be opened."""
         try:
-            plain = self._log.seal.unseal(record.metadata)
-            return unpack_metadata(self._log.codec.decode("metadata", plain))
+            plain = self.log.seal.unseal(record.metadata)
+            return unpack_metadata(self.log.codec.decode("metadata", plain))
         except (ValueError, TypeError, UnloadableValue) as error:
             raise BrokenChain(
                 thread_id=record.thread_id,
@@ -176,7 +171,7 @@ class CheckpointReading:
 
     def _write(self, record: Record, write: PendingWrite) -> Written:
         try:
-            value = self._log.codec.decode(write.name, write.encoded)
+            value = self.log.codec.decode(write.name, write.encoded)
         except UnloadableValue as error:
             raise error.at(f"{_place(record)}, a pending write") from error
         version, channel = split_write_name(write.name)

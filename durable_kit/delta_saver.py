@@ -120,7 +120,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         self.migrations = migrations or Migrations()
         self._write_mark = write_mark(self.migrations.current)
         self._log = self._new_log()
-        self._reading = CheckpointReading(self._log, self.migrations)
+        self.reading = CheckpointReading(self._log, self.migrations)
 
     @classmethod
     def open(
@@ -196,7 +196,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 position = pack_position(checkpoint["id"], standing)
             self._log.append(
                 thread_id=thread_id,
-                namespace=self._reading.stored_under(thread_id, namespace),
+                namespace=self.reading.stored_under(thread_id, namespace),
                 checkpoint_id=checkpoint["id"],
                 parent_id=config["configurable"].get("checkpoint_id"),
                 state=to_state(checkpoint),
@@ -226,7 +226,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         mark = self._write_mark
         self._log.append_writes(
             thread_id=thread_id,
-            namespace=self._reading.stored_under(thread_id, namespace),
+            namespace=self.reading.stored_under(thread_id, namespace),
             checkpoint_id=config["configurable"]["checkpoint_id"],
             task_id=task_id,
             task_path=task_path,
@@ -241,9 +241,9 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the one written last; None if there is none."""
         thread_id, namespace = log_of(config)
-        stored = self._reading.stored_under(thread_id, namespace)
+        stored = self.reading.stored_under(thread_id, namespace)
         entry = self._log.read(thread_id, stored, config["configurable"].get("checkpoint_id"))
-        return None if entry is None else self._reading.tuple_of(entry, namespace)
+        return None if entry is None else self.reading.tuple_of(entry, namespace)
 
     def list(
         self,
@@ -278,7 +278,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         left = limit
         asked: str | None = wanted.get("checkpoint_ns")
         for thread_id, namespace in threads_of(self._log, wanted.get("thread_id")):
-            if asked is not None and self._reading.stored_under(thread_id, asked) != namespace:
+            if asked is not None and self.reading.stored_under(thread_id, asked) != namespace:
                 continue
             if left is not None and left <= 0:
                 return
@@ -288,13 +288,13 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 checkpoint_id=wanted.get("checkpoint_id"),
                 before=before["configurable"].get("checkpoint_id") if before else None,
                 limit=left,
-                matches=(lambda record: self._reading.matches(record, filter)) if filter else None,
+                matches=(lambda record: self.reading.matches(record, filter)) if filter else None,
             )
             left = None if left is None else left - len(entries)
             # Popped as they are yielded: a state that the caller drops is not kept here.
             entries.reverse()
             while entries:
-                yield self._reading.tuple_of(entries.pop(), asked)
+                yield self.reading.tuple_of(entries.pop(), asked)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -304,9 +304,9 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         thread_id, namespace = log_of(config)
         return delta_channels.history(
             self._log,
-            self._reading,
+            self.reading,
             thread_id,
-            self._reading.stored_under(thread_id, namespace),
+            self.reading.stored_under(thread_id, namespace),
             config["configurable"].get("checkpoint_id"),
             channels,
         )
@@ -379,7 +379,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
 
     def positions(self) -> Iterator[ThreadPosition]:
         """Where every thread stands, without reading states. Raises `BrokenChain`."""
-        return self._reading.positions()
+        return self.reading.positions()
 
     def threads(self) -> Iterator[tuple[str, str]]:
         """(thread id, namespace) of everything stored."""
@@ -470,7 +470,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         clone._owns_database = False
         clone.serde = self.serde.allowing([(entry[0], entry[1]) for entry in extra_allowlist])
         clone._log = clone._new_log()
-        clone._reading = CheckpointReading(clone._log, clone.migrations)
+        clone.reading = CheckpointReading(clone._log, clone.migrations)
         return clone
 
     # -- helpers -------------------------------------------------------------------------------
@@ -488,7 +488,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         )
 
     def _delta_channel_ancestors(self, kept: Sequence[Entry]) -> set[str]:
-        return delta_channels.needed_ancestors(self._log, kept, self._reading.metadata_of)
+        return delta_channels.needed_ancestors(self._log, kept, self.reading.metadata_of)
 
 
 def _storable(channel: str, value: Any) -> Any:

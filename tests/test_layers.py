@@ -86,6 +86,7 @@ LAYERS: dict[int, list[str]] = {
         "versions.flow_router",
         "versions.graph_fingerprint",
         "versions.resume",
+        "versions.rewrite",
         "versions.moved_subgraphs",
         "",
     ],

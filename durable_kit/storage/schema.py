@@ -7,6 +7,7 @@ Checkpoints are kept as a log, one log for each pair of thread and namespace:
     checkpoint_writes    one row for each call of put_writes: what a task wrote before the
                          super-step's checkpoint existed
     checkpoint_packs     older rows of checkpoint_writes, many in one row
+    checkpoint_originals what a migrated checkpoint was before; see versions/rewrite
     graph_shapes         what graphs looked like, by fingerprint: a row for each that was ever run
     quarantine           rows that failed their checks, moved here by `recover`; never read back
 
@@ -95,6 +96,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body           {blob} NOT NULL,  -- encoded (and sealed) writes, see packs.py
             checksum       {blob} NOT NULL,  -- sha256 over all of these
             PRIMARY KEY (thread_key, pack)
+        )
+        """,
+        """
+        CREATE TABLE checkpoint_originals (
+            thread_key     BIGINT  NOT NULL,  -- the log
+            checkpoint_id  {blob}  NOT NULL,  -- of the checkpoint that was migrated, packed
+            replaced_at_us BIGINT  NOT NULL,
+            replaced_by    {blob}  NOT NULL,  -- the checksum of the record that took its place
+            writes_count   INTEGER NOT NULL,  -- and how many write records that one had
+            body           {blob}  NOT NULL,  -- state_version, metadata, values, writes (sealed)
+            checksum       {blob}  NOT NULL,  -- sha256 of the body
+            PRIMARY KEY (thread_key, checkpoint_id)
         )
         """,
         """
