@@ -83,6 +83,7 @@ LAYERS: dict[int, list[str]] = {
         "trace",
         "crash.*",
         "versions.drain",
+        "versions.field_rename",
         "versions.flow_router",
         "versions.graph_fingerprint",
         "versions.resume",
