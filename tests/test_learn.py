@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from durable_kit.lab import exercises, learn
-from durable_kit.lab.exercises import Exercise, lesson_00, lesson_05
+from durable_kit.lab.exercises import Exercise, lesson_00, lesson_05, lesson_06
 from durable_kit.lab.learn import CheckFailed, check, compare, hint, predict
 
-ALL = [*lesson_00.EXERCISES, *lesson_05.EXERCISES]
+ALL = [*lesson_00.EXERCISES, *lesson_05.EXERCISES, *lesson_06.EXERCISES]
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +148,6 @@ def test_an_unknown_exercise_names_those_that_there_are() -> None:
 
 
 def test_ids_say_their_lesson() -> None:
-    for lesson, module in (("00", lesson_00), ("05", lesson_05)):
+    for lesson, module in (("00", lesson_00), ("05", lesson_05), ("06", lesson_06)):
         assert len(module.EXERCISES) >= 3
         assert all(exercise.id.startswith(f"{lesson}.") for exercise in module.EXERCISES)
