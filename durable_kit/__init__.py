@@ -8,6 +8,7 @@ When to snapshot        SizeRatio, EveryN
 What can be stored      Codec, Adapter, check_state
 What can go wrong       DurableKitError, BadInput, UnstorableValue, UnloadableValue, BrokenChain,
                         SchemaMismatch, StorageFull, StorageBusy
+Old work, new code      FlowRouter, Migrations, Step, drain_report, graph_fingerprint
 Time                    Clock, SystemClock, FakeClock
 """
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from durable_kit.storage.codec import Adapter, Codec
     from durable_kit.storage.database import Database
     from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
+    from durable_kit.versions.drain import drain_report
+    from durable_kit.versions.flow_router import FlowRouter
+    from durable_kit.versions.graph_fingerprint import graph_fingerprint
+    from durable_kit.versions.migration import Migrations, Step
 
 __version__ = "0.1.0"
 
@@ -52,6 +57,11 @@ _HOME = {
     "SchemaMismatch": "durable_kit.errors",
     "StorageFull": "durable_kit.errors",
     "StorageBusy": "durable_kit.errors",
+    "FlowRouter": "durable_kit.versions.flow_router",
+    "Migrations": "durable_kit.versions.migration",
+    "Step": "durable_kit.versions.migration",
+    "drain_report": "durable_kit.versions.drain",
+    "graph_fingerprint": "durable_kit.versions.graph_fingerprint",
     "Clock": "durable_kit.clock",
     "SystemClock": "durable_kit.clock",
     "FakeClock": "durable_kit.clock",
@@ -68,14 +78,19 @@ __all__ = [
     "DurableKitError",
     "EveryN",
     "FakeClock",
+    "FlowRouter",
+    "Migrations",
     "SchemaMismatch",
     "SizeRatio",
+    "Step",
     "StorageBusy",
     "StorageFull",
     "SystemClock",
     "UnloadableValue",
     "UnstorableValue",
     "check_state",
+    "drain_report",
+    "graph_fingerprint",
 ]
 
 

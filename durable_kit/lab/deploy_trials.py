@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,14 @@ from durable_kit.delta_saver import DeltaSaver
 from durable_kit.lab.order_versions import (
     AT_CHARGE,
     AT_REVIEW,
+    DEPLOYS,
     PRICES,
     Deploy,
     cents_of,
     order_flow,
     thread,
 )
+from durable_kit.lab.storage_worker import open_saver
 from durable_kit.lab.workloads import sqlite_url
 from durable_kit.versions.drain import DrainReport, drain_report
 from durable_kit.versions.flow_router import FlowRefused
@@ -139,3 +142,30 @@ def _resume(graph: Any, order_id: str) -> Outcome:
 
 def _euros(cents: int | None) -> float | None:
     return None if cents is None else cents / 100
+
+
+def store_threads(saver: str, threads: int, folder: Path) -> None:
+    """Run version 1 for `threads` orders up to its review, in a database of their own.
+
+    One checkpoint a thread (`durability="exit"`): the least that a saver can have to read.
+    """
+    path = _population(saver, threads, folder)
+    with open_saver(saver, sqlite_url(path)) as opened:
+        graph = order_flow(opened, DEPLOYS[0])
+        for n in range(threads):
+            graph.invoke({"order_id": f"order-{n}"}, thread(f"order-{n}"), durability="exit")
+
+
+def drain_trial(saver: str, threads: int, folder: Path) -> dict[str, Any]:
+    """Time one drain report over what `store_threads` has stored."""
+    with open_saver(saver, sqlite_url(_population(saver, threads, folder))) as opened:
+        began_s = time.perf_counter()
+        report = drain_report(opened)
+        took_ms = (time.perf_counter() - began_s) * 1000
+    assert report.unfinished == {1: threads}
+    label = {"sqlite": "SqliteSaver", "delta": "DeltaSaver"}[saver]
+    return {"label": label, "drain_ms": took_ms}
+
+
+def _population(saver: str, threads: int, folder: Path) -> Path:
+    return folder / f"{saver}-{threads}.db"

@@ -1,4 +1,4 @@
-"""Exercises of lesson 06: which changes are silent, a step that keeps cents, and a careless drain."""
+"""Exercises of lesson 06: silent changes, a step that keeps cents, and a careless drain."""
 
 from __future__ import annotations
 
