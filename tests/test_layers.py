@@ -62,6 +62,7 @@ LAYERS: dict[int, list[str]] = {
         "storage.materialize",
         "storage.namespaces",
         "storage.newest",
+        "storage.queue_order",
         "storage.recovery",
         "storage.retention",
         "storage.rows",
