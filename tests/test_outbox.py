@@ -241,6 +241,19 @@ def test_a_message_that_kept_failing_waits_longer_and_longer_and_then_is_a_dead_
     assert relay.run_once() is None
 
 
+def test_what_has_been_due_longest_goes_first_whatever_its_number(office: Office) -> None:
+    office.put("failed once")
+    office.fail = _always(OSError("no answer"))
+    relay = office.relay()
+    relay.run_once()
+    office.clock.advance(0.5)
+    office.put("younger")
+    office.clock.advance(10)
+    office.fail = lambda message: None
+    drain(relay)
+    assert office.ids() == ["failed once", "younger", "failed once"]
+
+
 def test_no_wait_is_longer_than_the_longest(office: Office) -> None:
     office.put("old")
     office.clock.advance(86_400)

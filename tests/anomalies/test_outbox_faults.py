@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -284,25 +283,37 @@ def test_without_a_token_in_its_where_clause_the_sleeper_undoes_what_the_new_own
         assert drain(relay) == ["m"], "a delivered message went out once more"
 
 
-def test_a_claim_of_the_same_owner_from_an_earlier_life_marks_nothing(database_url: str) -> None:
-    """Owners are names, and a relay that was restarted may have its old one: the number decides."""
+@pytest.mark.parametrize("second_owner", ["B", "A"])
+@pytest.mark.parametrize("learned", ["delivered", "failed"])
+def test_what_a_sleeper_learned_is_not_written_over_a_newer_claim(
+    database_url: str, second_owner: str, learned: str
+) -> None:
+    """Also under its own name: a relay that was restarted has it again, and the number decides."""
     clock = FakeClock()
-    outcomes: list[Any] = []
+    newer: list[Attempt | None] = []
     with Database.open(database_url) as database:
         put(database, "m")
         _make_due(database, clock)
 
-        def relay(send: Callable[[Message], object]) -> Relay:
-            return Relay(Outbox(), database, send=send, owner="A", claim_life_s=30, clock=clock)
+        def relay(owner: str, send: Callable[[Message], object]) -> Relay:
+            return Relay(Outbox(), database, send=send, owner=owner, claim_life_s=30, clock=clock)
 
-        def restarted_meanwhile(message: Message) -> None:
+        def busy(message: Message) -> None:
+            raise TimeoutError("the second try")
+
+        def sleeps(message: Message) -> None:
             clock.advance(30)
-            outcomes.append(relay(lambda m: None).run_once())
-            raise TimeoutError("no answer in time")
+            newer.append(relay(second_owner, busy).run_once())
+            if learned == "failed":
+                raise TimeoutError("the first try")
 
-        outcomes.append(relay(restarted_meanwhile).run_once())
-        assert [attempt.outcome for attempt in outcomes] == ["delivered", "claim lost"]
-        assert _status(database) == "delivered"
+        attempt = relay("A", sleeps).run_once()
+        assert newer == [Attempt("m", "waits", 2, "TimeoutError: the second try")]
+        assert attempt is not None
+        assert attempt.outcome == "claim lost"
+        with database.read() as tx:
+            row = tx.row("SELECT status, owner, attempts, last_error FROM outbox")
+        assert row == ("waiting", second_owner, 2, "TimeoutError: the second try")
 
 
 # --------------------------------------------------------------------------- helpers
