@@ -52,7 +52,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
-from durable_kit import delta_channels
+from durable_kit import crash_point, delta_channels
 from durable_kit.checkpoint_state import (
     config_of,
     from_state,
@@ -172,6 +172,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         change through the runtime alone, so there the version decides. It must: in async mode a
         checkpoint holds the very set in which the runtime collects a join's next arrivals.
         """
+        crash_point.reached("saver.put.before")
         thread_id, namespace = log_of(config)
         merged = merged_metadata(config, metadata)
         run_id = merged.get("run_id")
@@ -189,6 +190,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 if channel not in new_versions and channel.startswith(("join:", "branch:"))
             },
         )
+        crash_point.reached("saver.put.after")
         return config_of(thread_id, namespace, checkpoint["id"])
 
     def put_writes(
@@ -203,6 +205,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         Ordinary writes keep the first value stored for a task and place; an interrupt, resume or
         error replaces the one before it.
         """
+        crash_point.reached("saver.put_writes.before")
         thread_id, namespace = log_of(config)
         self._log.append_writes(
             thread_id=thread_id,
@@ -215,6 +218,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 for place, (channel, value) in enumerate(writes)
             ],
         )
+        crash_point.reached("saver.put_writes.after")
 
     # -- LangGraph's contract: reading ---------------------------------------------------------
 

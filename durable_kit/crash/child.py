@@ -32,6 +32,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import IO, Protocol
 
 from durable_kit import crash_point
 from durable_kit.errors import DurableKitError
@@ -54,10 +55,23 @@ class Death:
     how: str
 
 
+class Process(Protocol):
+    """A running process, as `subprocess.Popen` has it; a forked one is another."""
+
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+    stderr: IO[str] | None
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
 class Child:
     """One child process with its output read line by line. Use it in a `with`: it never stays."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._last_words: list[str] = []
@@ -107,13 +121,13 @@ class Child:
 
     def until(
         self,
-        beginning: str,
+        beginning: str | tuple[str, ...],
         *,
         timeout_s: float,
         on_line: Callable[[str], None] | None = None,
         cancelled: threading.Event | None = None,
     ) -> str:
-        """Read lines until one begins with `beginning`, and return it.
+        """Read lines until one begins with `beginning`, or one of several, and return it.
 
         `on_line` is given each line read. Raises `ChildFailed` if the child ends first, stays
         silent for `timeout_s`, or `cancelled` is set.
@@ -133,7 +147,9 @@ class Child:
                 ) from None
             if line is None:
                 death = self.wait(timeout_s=10)
-                raise ChildFailed(f"the child {death.how} before {beginning!r}. {self._said()}")
+                raise ChildFailed(
+                    f"the child {death.how} before {beginning!r}. {self.last_words()}"
+                )
             waited_s = 0.0
             if on_line is not None:
                 on_line(line)
@@ -194,7 +210,8 @@ class Child:
             self._last_words.append(line.rstrip("\n"))
             del self._last_words[:-20]
 
-    def _said(self) -> str:
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr. Waits for that, so ask when it has ended."""
         self._readers[1].join(timeout=5)
         return " ".join(" ".join(self._last_words).split()[-60:])
 
@@ -213,9 +230,13 @@ def death_of(exit_code: int) -> Death:
     return Death(name == "SIGKILL", exit_code, f"was killed by {name}")
 
 
-def stay_no_longer_than_the_parent() -> None:
-    """For the child: end at once when the parent is gone, and in any case after the deadline."""
-    deadline_s = float(os.environ.get(DEADLINE_VARIABLE, "60"))
+def stay_no_longer_than_the_parent(deadline_s: float | None = None) -> None:
+    """For the child: end at once when the parent is gone, and in any case after the deadline.
+
+    Without `deadline_s` it is the one that `Child.start` gave.
+    """
+    if deadline_s is None:
+        deadline_s = float(os.environ.get(DEADLINE_VARIABLE, "60"))
     threading.Thread(target=_end_with_the_pipe, daemon=True).start()
     timer = threading.Timer(deadline_s, os._exit, (OVER_TIME,))
     timer.daemon = True

@@ -26,6 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from durable_kit import crash_point
 from durable_kit.clock import Clock, SystemClock
 from durable_kit.errors import DurableKitError
 from durable_kit.storage.database import Database, Tx
@@ -165,6 +166,7 @@ class CheckpointLog(LogReader):
             try:
                 with self.database.write() as tx:
                     record, new_tip = append(tx, draft, tip, planned, state)
+                    crash_point.reached("saver.put.before_commit")
             except _ParentMovedError:
                 self.forget(key)
                 continue
@@ -401,6 +403,7 @@ class CheckpointLog(LogReader):
             body = pack_body(header, blob)
             record = WriteRecord(sequence, count, pack_id(task_id), pack_id(task_path), body, ZERO)
             checksum = rows.insert_writes(record, previous)
+            crash_point.reached("saver.put_writes.before_commit")
         self._remember_writes(key, sequence, count, blob, checksum)
 
     def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int]:
