@@ -18,16 +18,18 @@ forked with everything imported; then it can also record what it passes, a line 
     "saver.put.before"        the first time that this point is reached
     "saver.put.before#3"      the third time
 
-What is promised: the announced OS thread goes no further by itself. What is not: the others are
-not stopped, and what they do until the kill arrives, they do. If nobody kills the process in
-`PATIENCE_S` seconds, it ends with `NOBODY_CAME`: an experiment may fail, but it leaves no process.
+What is promised: the announced OS thread goes no further by itself, and each other one not beyond
+its next point, which it no longer passes. What is not: between two points they go on until the
+kill arrives; a commit that has begun in the background may still be made. If nobody kills the
+process in `PATIENCE_S` seconds, it ends with `NOBODY_CAME`: an experiment may fail, but it leaves
+no process.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,21 +90,24 @@ class _Watch:
     ) -> None:
         self._name, self._occurrence = ("", 0) if point is None else parsed(point)
         self._announce = announce
-        self._count = itertools.count(1)  # next() of it is one step, whatever other threads do
+        self._count = 0
+        self._one_at_a_time = threading.Lock()  # kept, once the process is to die
         self._record: int | None = None
         if record is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._record = os.open(record, flags, 0o644)
 
     def __call__(self, name: str) -> None:
-        if self._record is not None:
-            # Straight to the operating system: a kill cannot take it back.
-            os.write(self._record, b"%d %s\n" % (time.perf_counter_ns(), name.encode()))
-        if name == self._name and next(self._count) == self._occurrence:
-            self._announce(ANNOUNCEMENT + name)
-            time.sleep(PATIENCE_S)
-            # Past `finally` and `atexit` alike: nothing may be tidied up that a kill would not.
-            os._exit(NOBODY_CAME)
+        with self._one_at_a_time:
+            if self._record is not None:
+                # Straight to the operating system: a kill cannot take it back.
+                os.write(self._record, b"%d %s\n" % (time.perf_counter_ns(), name.encode()))
+            self._count += name == self._name
+            if name == self._name and self._count == self._occurrence:
+                self._announce(ANNOUNCEMENT + name)
+                time.sleep(PATIENCE_S)
+                # Past `finally` and `atexit` alike: nothing may be tidied up that a kill would not.
+                os._exit(NOBODY_CAME)
 
 
 def _say(line: str) -> None:

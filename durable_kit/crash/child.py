@@ -139,6 +139,7 @@ class Child:
             try:
                 line = self._lines.get(timeout=0.1)
             except queue.Empty:
+                self._process.poll()  # a forked one raises here if its server is gone
                 waited_s += 0.1
                 if waited_s < timeout_s:
                     continue
@@ -180,17 +181,25 @@ class Child:
 
     def close(self) -> None:
         """Leave nothing: no process, no pipe, no reader. Closing twice is harmless."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        try:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+        except ChildFailed:
+            pass  # nobody is there to wait for it; it ends with its stdin, which is closed now
+        self._close(self._process.stdin)
         for reader in self._readers:
             reader.join(timeout=5)
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    pass  # what was still to be sent has nobody to go to
+        self._close(self._process.stdout)
+        self._close(self._process.stderr)
+
+    @staticmethod
+    def _close(pipe: IO[str] | None) -> None:
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                pass  # what was still to be sent has nobody to go to
 
     def __enter__(self) -> Child:
         return self
