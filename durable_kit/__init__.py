@@ -8,6 +8,7 @@ When to snapshot        SizeRatio, EveryN
 What can be stored      Codec, Adapter, check_state
 What can go wrong       DurableKitError, BadInput, UnstorableValue, UnloadableValue, BrokenChain,
                         SchemaMismatch, StorageFull, StorageBusy
+Messages and facts      Outbox, Relay, EventLog
 Time                    Clock, SystemClock, FakeClock
 """
 
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from durable_kit.clock import Clock, FakeClock, SystemClock
     from durable_kit.delta_saver import DeltaSaver
+    from durable_kit.effects.outbox import Outbox
+    from durable_kit.effects.relay import Relay
     from durable_kit.errors import (
         BadInput,
         BrokenChain,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         UnloadableValue,
         UnstorableValue,
     )
+    from durable_kit.event_log import EventLog
     from durable_kit.storage.check_state import check_state
     from durable_kit.storage.codec import Adapter, Codec
     from durable_kit.storage.database import Database
@@ -44,6 +48,9 @@ _HOME = {
     "Codec": "durable_kit.storage.codec",
     "Adapter": "durable_kit.storage.codec",
     "check_state": "durable_kit.storage.check_state",
+    "Outbox": "durable_kit.effects.outbox",
+    "Relay": "durable_kit.effects.relay",
+    "EventLog": "durable_kit.event_log",
     "DurableKitError": "durable_kit.errors",
     "BadInput": "durable_kit.errors",
     "UnstorableValue": "durable_kit.errors",
@@ -66,8 +73,11 @@ __all__ = [
     "Database",
     "DeltaSaver",
     "DurableKitError",
+    "EventLog",
     "EveryN",
     "FakeClock",
+    "Outbox",
+    "Relay",
     "SchemaMismatch",
     "SizeRatio",
     "StorageBusy",

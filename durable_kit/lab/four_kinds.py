@@ -16,7 +16,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -103,18 +103,15 @@ class MailStory:
         return len(self.after_resume.emails)
 
 
-def run_mail(
-    provider: Provider,
-    *,
-    asks: bool,
-    kill_at: str,
-    cancelled: threading.Event | None = None,
-) -> MailStory:
+def run_mail(*, asks: bool, kill_at: str, cancelled: threading.Event | None = None) -> MailStory:
     """Kill the mail agent at the crash point `kill_at`, resume it, and look after both.
 
-    `provider` must not know of an earlier run. Raises `ChildFailed` if the kill did not happen.
+    The provider is a new one. Raises `ChildFailed` if the kill did not happen.
     """
-    with tempfile.TemporaryDirectory(prefix="kit-mail-") as temporary:
+    with (
+        tempfile.TemporaryDirectory(prefix="kit-mail-") as temporary,
+        Provider.start(honours_keys=False) as provider,
+    ):
         url = sqlite_url(Path(temporary) / "agent.db")
         bench = Bench(
             Experiment(
@@ -142,6 +139,23 @@ def run_mail(
             ),
             moments=_moments(first, second),
         )
+
+
+def mail_trial(killed_at: str, resume: str) -> dict[str, Any]:
+    """One kill as a trial for `measure.run_trials`; `resume` is "sends again" or "asks first"."""
+    story = run_mail(asks=resume == "asks first", kill_at=killed_at)
+    return {
+        "emails_count": story.emails,
+        "in_doubt_count": len(story.after_kill.folded.asked),
+        "same_state": story.after_kill.folded.values == story.after_kill.snapshot,
+        "killed_count": int(story.death.killed),
+    }
+
+
+def facts_table(events: Sequence[Event]) -> pd.DataFrame:
+    """One row a fact: its version, its kind, and what it says."""
+    rows = [(event.version, type(event.fact).__name__, _fields(event.fact)) for event in events]
+    return pd.DataFrame(rows, columns=["version", "fact", "it says"])
 
 
 def left_table(left: Left) -> pd.DataFrame:
@@ -208,6 +222,10 @@ def sort_moments(places: Sequence[str], *, killed_after: int) -> Sorted:
 # -- helpers -------------------------------------------------------------------------------------
 
 
+def _fields(fact: Any) -> str:
+    return ", ".join(f"{f.name} = {getattr(fact, f.name)}" for f in fields(fact))
+
+
 def _run(bench: Bench, kill: Kill | None) -> Attempt:
     attempt = bench.run(kill)
     if attempt.error:
@@ -224,14 +242,18 @@ def _moments(first: Attempt, second: Attempt) -> pd.DataFrame:
     rows: list[tuple[float, str, str]] = []
     emails = 0
     for attempt in (first, second):
-        for point, at_s in attempt.points:
-            for moment in MOMENTS:
-                if moment.point == point:
-                    emails += moment.kind == "effect"
-                    what = moment.what.replace("1", str(emails)) if point == SENT else moment.what
-                    rows.append((at_s - first.began_s, moment.kind, what))
-        ending = "killed" if attempt.death.killed else "finished"
-        rows.append((attempt.ended_s - first.began_s, "state", ending))
-        if attempt is first:
-            rows.append((second.began_s - first.began_s, "state", "resumes in another process"))
-    return pd.DataFrame(rows, columns=["t_s", "lane", "event"])
+        if attempt is second:
+            rows.append((second.began_s, "state", "another process resumes"))
+        found = [(at_s, m) for point, at_s in attempt.points for m in MOMENTS if m.point == point]
+        for place, (at_s, moment) in enumerate(found):
+            emails += moment.kind == "effect"
+            what = moment.what
+            if moment.point == SENT:
+                what = what.replace("1", str(emails))
+            elif attempt is second and place == 0 and moment.kind == "snapshot":
+                what = f"read: {what}"  # it is not new; the resume begins with it
+            rows.append((at_s, moment.kind, what))
+        rows.append((attempt.ended_s, "state", "killed" if attempt.death.killed else "finished"))
+    table = pd.DataFrame(rows, columns=["t_s", "lane", "event"])
+    table["t_s"] -= first.began_s
+    return table

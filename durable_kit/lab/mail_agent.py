@@ -49,7 +49,7 @@ ORDER_ID = "order-1001"
 KEY = f"mail:{ORDER_ID}"
 THREAD: dict[str, Any] = {"configurable": {"thread_id": ORDER_ID}}
 
-KNOWN, PREPARED, ASKED, SENT, ANSWERED, MAILED = (
+POINTS = KNOWN, PREPARED, ASKED, SENT, ANSWERED, MAILED = (
     "prepare.exit",  # the address is in the memory of this process
     "mail.enter",  # the checkpoint of `prepare` is there
     "mail.asked",  # ToolRequested is committed, nothing was sent
@@ -132,6 +132,7 @@ class _Nodes:
         found = self.provider.find(key=KEY)  # in doubt: only the other side can know
         if found:
             self._note(ToolSucceeded(KEY, found[0].id), _patch({"mailed": True}))
+            crash_point.reached(ANSWERED)
         return bool(found)
 
     def _note(self, *new: Fact) -> None:
