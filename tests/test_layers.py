@@ -24,7 +24,7 @@ KIT = "durable_kit"
 # touches the log is decided file by file.
 LAYERS: dict[int, list[str]] = {
     # what everything may use
-    0: ["errors", "clock", "crash_point"],
+    0: ["errors", "clock", "control_flow", "crash_point"],
     # pure: values in, values out
     1: [
         "storage.delta",
@@ -68,7 +68,16 @@ LAYERS: dict[int, list[str]] = {
         "event_log",
     ],
     # these know LangGraph; and the table of contents, durable_kit itself
-    4: ["checkpoint_state", "delta_channels", "serde_codec", "delta_saver", "trace", "crash.*", ""],
+    4: [
+        "checkpoint_state",
+        "delta_channels",
+        "graph_effects",
+        "serde_codec",
+        "delta_saver",
+        "trace",
+        "crash.*",
+        "",
+    ],
     # for people: nothing below imports these
     5: ["lab.*", "cli.*", "__main__"],
 }

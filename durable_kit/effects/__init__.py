@@ -1,1 +1,1 @@
-"""The outside world: what happens once there, although we may have to try more than once."""
+"""The outside world: effects that happen once, although the process that asks for them may die."""

@@ -49,6 +49,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from durable_kit.clock import Clock, SystemClock
+from durable_kit.effects.outcomes import IdempotencyConflict
 from durable_kit.errors import BadInput, UnloadableValue
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database, Tx
@@ -92,8 +93,8 @@ class Outbox:
         ("mail:order-1001"), so that a node that runs again writes nothing new. `key` is what order
         is kept within ("order-1001"). `body` comes back equal or is refused here.
 
-        Raises `BadInput` when the id was used for another message, `UnstorableValue` for a body
-        that would not come back. Other transactions that write messages of this key wait until
+        Raises `IdempotencyConflict` when the id was used for another message, `UnstorableValue` for
+        a body that would not come back. Other transactions that write messages of this key wait until
         the caller's has ended.
         """
         for name, text in (("message_id", message_id), ("topic", topic), ("key", key)):
@@ -119,13 +120,18 @@ class Outbox:
         if added.rowcount == 1:
             return True
         known = tx.row(
-            "SELECT topic, ordering_key, body FROM outbox WHERE message_id = :message_id",
+            "SELECT topic, ordering_key, body, status FROM outbox WHERE message_id = :message_id",
             message_id=message_id,
         )
-        if known is None or (known[0], known[1], bytes(known[2])) != (topic, key, encoded):
-            raise BadInput(
-                f"The message id {message_id!r} was used for another message. Enqueue what it was "
-                "used for, or give this message an id of its own."
+        wanted = {"topic": topic, "key": key, "body": encoded}
+        found = (
+            {} if known is None else dict(zip(wanted, (*known[:2], bytes(known[2])), strict=True))
+        )
+        if found != wanted:
+            raise IdempotencyConflict(
+                idempotency_key=message_id,
+                status=known[3] if known is not None else "gone",
+                difference=", ".join(name for name in wanted if found.get(name) != wanted[name]),
             )
         return False
 

@@ -20,10 +20,11 @@ sleeper learned is not written over what the new owner wrote.
 
 **What a failure means** is said by what `send` raises:
 
-    Undeliverable        the receiver will never take it: a dead letter at once
-    TryLater, refused    nobody is there, or they ask for patience: wait; it does not count, since
+    Refused              the receiver will never take it: a dead letter at once
+    NotSent, refused     nobody is there, or they ask for patience: wait; it does not count, since
     connections          an outage must not turn a whole outbox into dead letters
-    anything else        the message may be at fault (poison): counts; dead at the limit
+    anything else        it may have arrived, and the message may be at fault (poison): it is sent
+                         again, since the receiver knows its id; counts, and is dead at the limit
 
 An attempt counts from the moment of its claim. A message that kills its relay each time is never
 marked at all, and still ends as a dead letter.
@@ -47,7 +48,8 @@ from typing import Any, Literal
 from durable_kit import crash_point
 from durable_kit.clock import Clock, SystemClock
 from durable_kit.effects.outbox import Message, Outbox, check_name
-from durable_kit.errors import BadInput, DurableKitError
+from durable_kit.effects.outcomes import NotSent, Refused
+from durable_kit.errors import BadInput
 from durable_kit.storage.database import Database, Tx
 
 AFTER_CLAIM, AFTER_SEND, AFTER_MARK = (
@@ -55,21 +57,6 @@ AFTER_CLAIM, AFTER_SEND, AFTER_MARK = (
     "outbox.after_send",
     "outbox.after_mark",
 )
-
-
-class Undeliverable(DurableKitError):
-    """Raised by `send`: this receiver will never take this message. It becomes a dead letter."""
-
-
-class TryLater(DurableKitError):
-    """Raised by `send`: nothing is wrong with the message. The attempt does not count.
-
-    `after_s`: when the receiver said how long to wait.
-    """
-
-    def __init__(self, message: str, *, after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.after_s = after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +204,7 @@ class Relay:
              ORDER BY due_at_us, position
              LIMIT 1
              {"" if tx.is_sqlite else "FOR UPDATE SKIP LOCKED"}
-            """,  # noqa: S608 (two fixed texts)
+            """,
             now_us=self._clock.now_us(),
         )
 
@@ -227,15 +214,11 @@ class Relay:
         now_us = self._clock.now_us()
         reason = f"{type(error).__name__}: {error}".replace("\0", "?")
         reason = reason.encode(errors="replace").decode()  # PostgreSQL takes any text but these
-        blameless = isinstance(error, TryLater | ConnectionRefusedError)
-        if isinstance(error, Undeliverable) or (
-            claim.attempt >= self._attempts_limit and not blameless
-        ):
+        blameless = isinstance(error, NotSent | ConnectionRefusedError)
+        if isinstance(error, Refused) or (claim.attempt >= self._attempts_limit and not blameless):
             return self._mark(claim, "dead", ended_at_us=now_us, error=reason)
         age_s = (now_us - claim.waiting_since_us) / 1_000_000
         wait_s = min(max(age_s, self._first_wait_s), self._longest_wait_s)
-        if isinstance(error, TryLater) and error.after_s is not None:
-            wait_s = max(0.0, error.after_s)
         return self._mark(
             claim,
             "waiting",

@@ -186,6 +186,11 @@ class Database:
         self._check_process()
         return self._engine
 
+    @property
+    def writing(self) -> bool:
+        """Whether this OS thread has a write transaction open."""
+        return self._here.tx is not None
+
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """One write transaction: committed when the block ends, rolled back when it raises.

@@ -9,8 +9,9 @@ Checkpoints are kept as a log, one log for each pair of thread and namespace:
     checkpoint_packs     older rows of checkpoint_writes, many in one row
     quarantine           rows that failed their checks, moved here by `recover`; never read back
 
-Messages to the outside world, and facts about runs:
+Effects leave the process, and what is known of them is kept apart from checkpoints:
 
+    tool_call_receipts   one row for each idempotency key: the intent, then the receipt
     outbox               one row a message, written in the transaction of what it tells about
     inbox                one row a message that a consumer has taken, so that it takes it once
     run_events           one row a fact of a run, only ever added
@@ -111,6 +112,35 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             moved_at_us BIGINT NOT NULL,
             columns     {blob} NOT NULL   -- the row as it was found, by column, msgpack
         )
+        """,
+    ),
+    (
+        """
+        CREATE TABLE tool_call_receipts (
+            scope            TEXT    NOT NULL,  -- whose keys these are (a tenant, or '')
+            request_id       TEXT    NOT NULL,  -- the idempotency key (NUL, backslash escaped)
+            tool_name        TEXT    NOT NULL,  -- what the effect is sent to
+            request_hash     TEXT    NOT NULL,  -- request_fingerprint of the next
+            request          {blob}  NOT NULL,  -- the request, encoded: it is sent on every attempt
+            status           TEXT    NOT NULL,  -- requested, started, succeeded, failed, unknown
+            attempt          INTEGER NOT NULL,  -- how often it may have been sent
+            owner            TEXT    NOT NULL,  -- who took the last attempt, '' if nobody
+            claim_until_us   BIGINT  NOT NULL,  -- that owner sends nothing after this moment
+            response         {blob},            -- the response, or a refusal's details, encoded
+            failure          TEXT,              -- of a failed one: not sent, or refused
+            detail           {blob}  NOT NULL,  -- why failed or unknown, how settled; UTF-8
+            threads          TEXT    NOT NULL,  -- JSON list of the threads that rely on the receipt
+            requested_at_us  BIGINT  NOT NULL,  -- when the intent was committed
+            first_sent_at_us BIGINT,            -- when the provider can have seen the key first
+            started_at_us    BIGINT,            -- when the last attempt was taken
+            finished_at_us   BIGINT,            -- when the receipt was written
+            PRIMARY KEY (scope, request_id)
+        )
+        """,
+        """
+        CREATE INDEX tool_call_receipts_unsettled
+            ON tool_call_receipts (tool_name)
+         WHERE status IN ('started', 'unknown')
         """,
     ),
     (
