@@ -93,9 +93,9 @@ class Outbox:
         ("mail:order-1001"), so that a node that runs again writes nothing new. `key` is what order
         is kept within ("order-1001"). `body` comes back equal or is refused here.
 
-        Raises `IdempotencyConflict` when the id was used for another message, `UnstorableValue` for
-        a body that would not come back. Other transactions that write messages of this key wait until
-        the caller's has ended.
+        Raises `IdempotencyConflict` when the id was used for another message, `UnstorableValue`
+        for a body that would not come back. Other transactions that write messages of this key wait
+        until the caller's has ended.
         """
         for name, text in (("message_id", message_id), ("topic", topic), ("key", key)):
             check_name(name, text)
