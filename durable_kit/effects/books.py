@@ -7,7 +7,6 @@ take over. So each says what it relies on (see `receipt_rows.py`) and reports wh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from durable_kit import crash_point
@@ -29,7 +28,7 @@ from durable_kit.effects.receipt import (
 from durable_kit.errors import BadInput, UnloadableValue, UnstorableValue
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
-from durable_kit.storage.record import escape_text
+from durable_kit.storage.record import escape_text, unescape_text
 
 
 class Books:
@@ -110,28 +109,29 @@ class Books:
                 more = threads_text((*threads_of(row.threads), thread))
                 with self.database.write() as tx:
                     if rows.join(tx, row, more):
-                        row = replace(row, threads=more)
+                        row = row._replace(threads=more)
                     else:
                         row = self._there(tx, row)
         return row
 
-    def intent(self, row: Row) -> Intent:
-        """What is to be sent. Raises `UnloadableValue` if it is not what was fingerprinted."""
-        receipt = row.receipt(self.codec)
-        if self.hash_of(row, receipt.request) != row.request_hash:
+    def intent(self, row: Row, *, attempt: int, written: Row | None = None) -> Intent:
+        """What is to be sent with `attempt`, decoded from what is stored, the first time as well.
+
+        Raises `UnloadableValue` if it is not what was fingerprinted. `written`: the row that this
+        call has written itself; what comes from there needs no check.
+        """
+        request = self.codec.decode(row.request)
+        key = unescape_text(row.request_id)
+        ours = written is not None and row.request is written.request
+        by_rules_of_today = row.request_hash.partition(":")[0] == VERSION
+        if not ours and by_rules_of_today and request_fingerprint(request) != row.request_hash:
             raise UnloadableValue(
                 class_name="a request",
                 reason="the stored bytes do not fit their fingerprint",
                 remedy="The row is damaged: nothing was sent. Restore it, or decide by hand.",
-                where=f"key {receipt.idempotency_key}",
+                where=f"key {key}",
             )
-        return Intent(receipt.idempotency_key, receipt.request, row.attempt, receipt.scope)
-
-    def hash_of(self, row: Row, request: Any) -> str:
-        """The fingerprint of a request, if it can be compared with that of `row`."""
-        if row.request_hash.partition(":")[0] != VERSION:
-            return row.request_hash  # older rules: nothing to compare with
-        return request_fingerprint(request)
+        return Intent(key, request, attempt, unescape_text(row.scope))
 
     def same(self, row: Row, wanted: Row) -> bool:
         """Whether both rows stand for the same request to the same tool."""
@@ -145,8 +145,7 @@ class Books:
     def start(self, row: Row) -> Row | None:
         """Take the next attempt. None if somebody else was quicker."""
         now_us = self.clock.now_us()
-        mine = replace(
-            row,
+        mine = row._replace(
             status=Status.STARTED,
             attempt=row.attempt + 1,
             owner=self._owner,
@@ -177,8 +176,8 @@ class Books:
         return self._doubt(row, detail, since_us=row.claim_until_us)
 
     def _doubt(self, row: Row, detail: str, *, since_us: int) -> Row | None:
-        unknown = replace(
-            row, status=Status.UNKNOWN, detail=detail_bytes(detail), claim_until_us=since_us
+        unknown = row._replace(
+            status=Status.UNKNOWN, detail=detail_bytes(detail), claim_until_us=since_us
         )
         with self.database.write() as tx:
             return unknown if rows.doubt(tx, row, unknown) else None
@@ -192,8 +191,7 @@ class Books:
 
     def succeed(self, row: Row, response: bytes, detail: str) -> Row | None:
         """Write the receipt. None if the attempt is not the last one any more, or has one."""
-        done = replace(
-            row,
+        done = row._replace(
             status=Status.SUCCEEDED,
             response=response,
             detail=detail_bytes(detail),
@@ -215,8 +213,7 @@ class Books:
         self._fail(row, REFUSED, details, refusal.reason)
 
     def _fail(self, row: Row, failure: str, details: bytes | None, reason: str) -> None:
-        failed = replace(
-            row,
+        failed = row._replace(
             status=Status.FAILED,
             failure=failure,
             response=details,

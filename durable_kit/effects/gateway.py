@@ -52,7 +52,6 @@ import os
 import socket
 from collections.abc import Callable, Generator
 from copy import copy
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -238,7 +237,7 @@ class IdempotentGateway:
         books = self._books
         wanted = books.wanted(idempotency_key, request, thread_id)
         row = books.read(wanted.request_id) if self.recorded else books.record(wanted)
-        waited_s, pause_s = 0.0, _FIRST_PAUSE_S
+        waited_s = 0.0
         while True:
             if row is None:  # recorded mode; or cleaned up while we waited
                 if self.recorded:
@@ -253,56 +252,56 @@ class IdempotentGateway:
             if self.recorded:
                 raise NotRecorded(idempotency_key=idempotency_key, status=row.status.value)
 
-            mine: Row | None = None
-            pauses = False
+            free: Row | None = None  # from here the next attempt may be taken
+            pause_s = 0.0
             if row.status in (Status.REQUESTED, Status.FAILED):
-                mine = books.start(row)
+                free = row
             elif row.status is Status.UNKNOWN:
                 verdict = yield from self._ask(row, lookup)
                 if isinstance(verdict, Found | Refused):
                     self._settle(row, verdict, "found by lookup")
-                elif self._may_send_again(row, verdict):
-                    # What is surely not there leaves no doubt behind, and the key is new again.
-                    gone = isinstance(verdict, Absent) and self._absence_is_final(row)
-                    row = replace(row, first_sent_at_us=None) if gone else row
-                    mine = books.start(row)
+                elif isinstance(verdict, Absent) and self._absence_is_final(row):
+                    free = row._replace(first_sent_at_us=None)  # no doubt left: the key is new
+                elif self._key_is_known(row):
+                    free = row
                 else:
-                    settling = isinstance(verdict, Absent) and self._absence_settles()
-                    if not settling or waited_s >= self._wait_s:
+                    pause_s = self._until_absence_is_final(row)
+                    if not isinstance(verdict, Absent) or pause_s > self._wait_s - waited_s:
                         raise self._in_doubt(row, verdict)
-                    pauses = True
             elif books.claim_is_over(row):
                 books.give_up(row)
-            elif waited_s >= self._wait_s:
+            elif waited_s < self._wait_s:  # each pause as long as all before, so they double
+                pause_s = min(max(waited_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            else:
                 raise InProgress(
                     idempotency_key=idempotency_key, owner=row.owner, waited_s=waited_s
                 )
-            else:
-                pauses = True
 
-            if pauses:
-                yield steps.Wait(min(pause_s, self._wait_s - waited_s))
+            if pause_s:
+                yield steps.Wait(pause_s)
                 waited_s += pause_s
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-            if mine is not None:
-                mine = books.join(mine, wanted.threads)
-                earlier = row.first_sent_at_us is not None
-                receipt = yield from self._send(mine, effect, lookup, earlier)
+            if free is not None:
+                receipt = yield from self._send(free, wanted, effect, lookup)
                 if receipt is not None:
                     return receipt
             row = books.read(wanted.request_id)
 
     def _send(
-        self, row: Row, effect: Function, lookup: Function | None, earlier: bool
+        self, free: Row, wanted: Row, effect: Function, lookup: Function | None
     ) -> Generator[steps.Act, Any, Receipt | None]:
-        """Send the attempt `row`, which is ours. None if somebody else has settled it.
+        """Take the next attempt from the state `free`, and send it.
 
-        `earlier`: an attempt before this one may have taken effect. Then it proves nothing that
-        this one did not, and the call stays unknown.
+        None if somebody else was quicker, or has settled it meanwhile.
         """
         books = self._books
-        intent = books.intent(row)
+        intent = books.intent(free, attempt=free.attempt + 1, written=wanted)
+        row = books.start(free)
+        if row is None:
+            return None
+        row = books.join(row, wanted.threads)
+        # An attempt before this one may have taken effect. Then it proves nothing that this one
+        # did not, and the call stays unknown.
+        earlier = free.first_sent_at_us is not None
         crash_point.reached("gateway.before_send")
         if books.claim_is_over(row):  # this process stood still for too long
             self._sent_nothing(row, earlier)
@@ -366,7 +365,7 @@ class IdempotentGateway:
         if lookup is None:
             return CannotTell("there is no lookup")
         try:
-            answer = yield steps.Run(lookup, self._books.intent(row))
+            answer = yield steps.Run(lookup, self._books.intent(row, attempt=row.attempt))
         except Refused as refusal:
             return refusal
         except Exception as error:
@@ -382,18 +381,12 @@ class IdempotentGateway:
         else:
             self._books.refuse(row, verdict)
 
-    def _may_send_again(self, row: Row, verdict: Verdict) -> bool:
-        """Whether the contract lets an unknown call be sent again."""
-        if isinstance(verdict, Absent) and self._absence_is_final(row):
-            return True
-        return self._key_is_known(row)
-
-    def _absence_settles(self) -> bool:
-        """Whether "not there" will mean "never" after a while."""
-        return self.contract.absence_settles_after_s is not None
-
     def _absence_is_final(self, row: Row) -> bool:
-        return upkeep.absence_is_final(self.contract, row, self._books.clock.now_us())
+        return self._until_absence_is_final(row) <= 0
+
+    def _until_absence_is_final(self, row: Row) -> float:
+        """Seconds until "not there" will mean "never"; infinite if it never will."""
+        return upkeep.until_absence_is_final(self.contract, row, self._books.clock.now_us())
 
     def _key_is_known(self, row: Row) -> bool:
         """Whether the provider surely still knows the key, if it has ever seen it.
@@ -419,11 +412,9 @@ class IdempotentGateway:
         again = self._key_is_known(row)
         if again:
             remedy = "Call again with the same key: the provider knows it and will not act twice."
-        elif isinstance(verdict, Absent) and self._absence_settles():
-            remedy = (
-                "The provider does not have it yet; call again when it must have arrived, "
-                f"{self.contract.absence_settles_after_s:g} s after it can have been sent."
-            )
+        elif isinstance(verdict, Absent) and self._until_absence_is_final(row) < math.inf:
+            left_s = max(self._until_absence_is_final(row), 0)
+            remedy = f"It may still be on its way; call again in {left_s:.3g} s."
         else:
             remedy = "Look into the provider's books, and tell the gateway with decide()."
         detail = row.said

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.record import unescape_text
@@ -76,8 +76,7 @@ class Receipt:
     replayed: bool = field(default=True, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of `tool_call_receipts`, its request and response still encoded."""
 
     scope: str
@@ -131,7 +130,7 @@ def threads_text(threads: tuple[str, ...]) -> str:
 
 def threads_of(column: str) -> tuple[str, ...]:
     """The inverse of `threads_text`."""
-    return tuple(json.loads(column))
+    return () if column == "[]" else tuple(json.loads(column))
 
 
 def detail_bytes(detail: str) -> bytes:

@@ -17,6 +17,7 @@ second payment that waits for its replay:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from durable_kit.control_flow import is_control_flow
@@ -28,10 +29,11 @@ from durable_kit.errors import BadInput
 from durable_kit.storage.record import escape_text
 
 
-def absence_is_final(contract: Contract, row: Row, now_us: int) -> bool:
-    """Whether "not there" means "never" by now: long enough after it can last have been sent."""
-    settles_s = contract.absence_settles_after_s
-    return settles_s is not None and now_us - row.claim_until_us >= settles_s * 1e6
+def until_absence_is_final(contract: Contract, row: Row, now_us: int) -> float:
+    """Seconds until "not there" means "never": long enough after it can last have been sent."""
+    if contract.absence_settles_after_s is None:
+        return math.inf
+    return contract.absence_settles_after_s - (now_us - row.claim_until_us) / 1e6
 
 
 def checked(answer: object) -> Verdict:
@@ -60,7 +62,7 @@ def reconcile(books: Books, contract: Contract, lookup: Function | None) -> tupl
             books.succeed(row, response, "found by reconcile")
         elif isinstance(verdict, Refused):
             books.refuse(row, verdict)
-        elif isinstance(verdict, Absent) and absence_is_final(contract, row, books.clock.now_us()):
+        elif isinstance(verdict, Absent) and _is_final(contract, row, books):
             books.absent(row, "the provider does not have it")
         else:
             answer = "not there yet" if isinstance(verdict, Absent) else verdict.reason
@@ -71,11 +73,15 @@ def reconcile(books: Books, contract: Contract, lookup: Function | None) -> tupl
     return tuple(left)
 
 
+def _is_final(contract: Contract, row: Row, books: Books) -> bool:
+    return until_absence_is_final(contract, row, books.clock.now_us()) <= 0
+
+
 def _asked(books: Books, row: Row, lookup: Function | None) -> Verdict | Refused:
     if lookup is None:
         return CannotTell("no lookup was given")
     try:
-        return checked(lookup(books.intent(row)))
+        return checked(lookup(books.intent(row, attempt=row.attempt)))
     except Refused as refusal:
         return refusal
     except Exception as error:

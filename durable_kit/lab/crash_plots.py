@@ -7,10 +7,26 @@ that lost everything, and that one is what a user remembers.
 
 from __future__ import annotations
 
-import pandas as pd
-from matplotlib.figure import Figure
+from typing import Any
 
-from durable_kit.lab.figure_style import COLOURS, MARKERS, TITLE_PT, label_axes, new_figure
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from durable_kit.lab.figure_style import (
+    COLOURS,
+    MARKERS,
+    SMALL_PT,
+    TEXT_PT,
+    TITLE_PT,
+    label_axes,
+    new_figure,
+)
+from durable_kit.lab.order_agent import NODES
+from durable_kit.lab.run_story import AGAIN, FIRST, IN_FLIGHT, LOST, STORED, Bar, RunStory
 
 BAD = "#b00020"
 
@@ -69,3 +85,97 @@ def power_loss_alt(table: pd.DataFrame) -> str:
         )
         parts.append(f"{fate}: {settings}")
     return f"Simulated: acknowledged steps lost, by synchronous; median. {'. '.join(parts)}."
+
+
+def run_timeline(story: RunStory) -> Figure:
+    """Two processes, one agent: what each executed, what became durable, where it ended.
+
+    One lane a node, one for the database, one for the provider's book; time runs to the right and
+    begins anew with the second process.
+    """
+    ends = [max(end, 1.0) for end in story.ends_ms]
+    longest = max(ends)
+    figure, axes = new_figure(
+        len(ends),
+        height_in=3.5,
+        ratios=[max(end, longest / 2.5) for end in ends],
+        caption=f"Measured here: one run, n = 1, durability={story.request.durability!r}, a model "
+        f"call takes {story.request.step_ms:g} ms. Time counts from when the graph began to run.",
+        margins={"left": 0.135, "right": 0.985, "bottom": 0.2, "top": 0.83, "wspace": 0.06},
+    )
+    lanes = {name: i for i, name in enumerate((*NODES, "database", "provider"))}
+    for number, (one, end) in enumerate(zip(axes, ends, strict=True), start=1):
+        killed = story.crashed and number == 1
+        for bar in (b for b in story.bars if b.process == number):
+            _draw_bar(one, bar, lanes[bar.node], longest)
+        for mark in (m for m in story.marks if m.process == number):
+            lane, marker, colour = _MARKS[mark.what]
+            one.plot(
+                [mark.at_ms], [lanes[lane]], linestyle="none", marker=marker, color=colour,
+                markersize=9 if marker == "|" else 7, markeredgewidth=1.6 if marker == "|" else 0.5,
+                zorder=4, clip_on=False,
+            )  # fmt: skip
+        if killed:
+            one.axvline(end, color=BAD, linewidth=2, zorder=5)
+            one.plot([end], [-0.75], marker="X", color=BAD, markersize=10, clip_on=False, zorder=6)
+        how = "killed" if killed else "finished"
+        one.set_title(
+            f"process {number}: {how}", fontsize=TEXT_PT, loc="left", color=BAD if killed else "k"
+        )
+        one.set_xlim(0, end * (1.0 if killed else 1.04))
+        one.set_ylim(len(lanes) - 0.4, -0.75)
+        one.set_yticks(range(len(lanes)), list(lanes) if number == 1 else [""] * len(lanes))
+        one.axhline(len(NODES) - 0.5, color="#808080", linewidth=0.8)
+        one.xaxis.set_major_locator(MaxNLocator(nbins=4 if end > longest / 2 else 2))
+        label_axes(one, x="time (ms)", y="")
+    _fate_legend(figure, {bar.fate for bar in story.bars})
+    return figure
+
+
+def run_timeline_alt(story: RunStory) -> str:
+    """The figure of `run_timeline` in words."""
+    parts = []
+    for number in range(1, len(story.ends_ms) + 1):
+        runs = ", ".join(f"{b.node} ({b.fate})" for b in story.bars if b.process == number)
+        parts.append(f"Process {number} executed {runs or 'nothing'}.")
+    return f"Timeline of one run. {' '.join(parts)} {story.sentence()}"
+
+
+_MARKS = {
+    "writes": ("database", "|", "#202020"),
+    "checkpoint": ("database", "s", "#202020"),
+    "charge": ("provider", "D", BAD),
+    "email": ("provider", "o", COLOURS[0]),
+}
+_FATES: dict[str, dict[str, Any]] = {
+    STORED: {"facecolor": COLOURS[0], "hatch": ""},
+    FIRST: {"facecolor": COLOURS[0], "hatch": "", "alpha": 0.55},
+    LOST: {"facecolor": COLOURS[1], "hatch": "///"},
+    IN_FLIGHT: {"facecolor": "white", "hatch": "xxx"},
+    AGAIN: {"facecolor": COLOURS[1], "hatch": "..."},
+}
+
+
+def _draw_bar(axes: Axes, bar: Bar, lane: int, longest_ms: float) -> None:
+    width = max(bar.ended_ms - bar.began_ms, longest_ms / 120)  # a quick one must be seen, too
+    edge = BAD if bar.fate in (IN_FLIGHT, LOST, AGAIN) else "white"
+    axes.barh(
+        lane, width, left=bar.began_ms, height=0.62, edgecolor=edge, zorder=3, **_FATES[bar.fate]
+    )
+
+
+def _fate_legend(figure: Figure, fates: set[str]) -> None:
+    handles: list[Any] = [
+        Patch(label=fate, edgecolor=BAD if fate in (IN_FLIGHT, LOST, AGAIN) else "white", **style)
+        for fate, style in _FATES.items()
+        if fate in fates
+    ]
+    said = {"writes": "writes", "checkpoint": "checkpoint", "charge": "charge", "email": "e-mail"}
+    handles += [
+        Line2D([], [], linestyle="none", marker=marker, color=colour, label=said[what])
+        for what, (_, marker, colour) in _MARKS.items()
+    ]
+    figure.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(0.005, 1.0), ncols=len(handles),
+        fontsize=SMALL_PT - 1, frameon=False, handletextpad=0.4, columnspacing=0.9,
+    )  # fmt: skip

@@ -43,7 +43,7 @@ HELPERS = (
     "multiprocessing.forkserver",
     "durable_kit.crash.fork_server",
 )
-"""Processes that serve others, and that end by themselves with the kernel."""
+"""Processes that serve more than one cell, and that end by themselves with the kernel."""
 
 _note_lock = threading.Lock()
 _popens: list[subprocess.Popen[Any]] = []
@@ -190,9 +190,10 @@ async def finish() -> None:
 
 
 def _look_at(pid: int, code: int | None, what: str, expected: Any) -> None:
-    if code is None and not any(helper in what for helper in HELPERS):
-        note("child left running", f"process {pid}: {what}")
-    elif code is not None and code not in expected and pid not in _told_to_end:
+    if code is None:
+        if not any(helper in what for helper in HELPERS):
+            note("child left running", f"process {pid}: {what}")
+    elif code not in expected and pid not in _told_to_end:
         note("child failed", f"exit code {code}: {what}")
 
 
