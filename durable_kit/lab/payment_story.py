@@ -18,7 +18,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,23 @@ import pandas as pd
 from durable_kit.crash.child import ChildFailed, Death
 from durable_kit.crash.experiment import AtPoint, Attempt, Experiment
 from durable_kit.crash.trial import Bench
-from durable_kit.lab.effect_trials import POINTS, Ability, PaymentAgent, Way, judged, start_provider
+from durable_kit.lab.effect_trials import (
+    ONCE,
+    POINTS,
+    Ability,
+    Outcome,
+    PaymentAgent,
+    Way,
+    judged,
+    start_provider,
+)
 from durable_kit.lab.provider_book import Entry
 from durable_kit.lab.workloads import sqlite_url
 from durable_kit.storage.database import Database
 
 ORDER_ID = "order-1001"
 LANES = ("agent", "our receipt", "provider")
+_ABILITY = {"key": "key", "lookup": "look-up", "neither": "neither"}
 STEPS = 3  # how often `on_progress` is told that something was done
 
 
@@ -123,9 +133,32 @@ def tell(
         began_wall_s = first.began_s + wall_minus_perf_s
         receipt = _versions(url, began_wall_s)
         moments = _moments(request, first, second, receipt, charges, began_wall_s)
-        return PaymentStory(
-            request, first.death, receipt, charges, verdict, ended.splitlines()[0], moments
+        said = "with a receipt" if second.error is None else ended.splitlines()[0]
+        return PaymentStory(request, first.death, receipt, charges, verdict, said, moments)
+
+
+def verdict_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """The outcomes of `effect_trials.run`, one row a kill, with the agent's way as one name."""
+    rows = [
+        (
+            "naive" if o.way == "naive" else f"gateway, {_ABILITY[o.ability]}",
+            o.point,
+            o.charges_count,
+            o.verdict,
         )
+        for o in outcomes
+    ]
+    return pd.DataFrame(rows, columns=["agent", "killed_at", "charges_count", "verdict"])
+
+
+def verdicts_alt(table: pd.DataFrame) -> str:
+    """The figure of a `verdict_table` in words."""
+    said = [
+        f"{verdict}: {', '.join(f'{agent} at {point}' for agent, point in cases)}"
+        for verdict, part in table[table["verdict"] != ONCE].groupby("verdict", sort=False)
+        for cases in [part[["agent", "killed_at"]].drop_duplicates().itertuples(index=False)]
+    ]
+    return f"{'. '.join(said) or 'No exception'}. Everything else was charged once."
 
 
 def _keep_versions(url: str) -> None:
