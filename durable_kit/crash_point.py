@@ -31,7 +31,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 VARIABLE = "DURABLE_KIT_CRASH_POINT"
@@ -51,17 +51,21 @@ def reached(name: str) -> None:
 
 
 def arm(
-    point: str | None, *, record: Path | None = None, announce: Callable[[str], None] | None = None
+    point: str | None,
+    *,
+    record: Path | None = None,
+    only: Collection[str] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> None:
     """From now on, stop this process at `point`, and note each point it passes in `record`.
 
-    `point` is a name or `name#occurrence`; None stops nowhere. `announce` is given the line that
-    tells the parent (default: it is written to stdout). Replaces what was armed before; with two
-    Nones the process is as it was in the beginning.
+    `point` is a name or `name#occurrence`; None stops nowhere. `only`: the names to note, if not
+    all. `announce` is given the line that tells the parent (default: it is written to stdout).
+    Replaces what was armed before; with two Nones the process is as it was in the beginning.
     """
     global _watch
     nothing = point is None and record is None
-    _watch = None if nothing else _Watch(point, record, announce or _say)
+    _watch = None if nothing else _Watch(point, record, only, announce or _say)
 
 
 def parsed(point: str) -> tuple[str, int]:
@@ -86,10 +90,15 @@ class _Watch:
     """What an armed process does at each point."""
 
     def __init__(
-        self, point: str | None, record: Path | None, announce: Callable[[str], None]
+        self,
+        point: str | None,
+        record: Path | None,
+        only: Collection[str] | None,
+        announce: Callable[[str], None],
     ) -> None:
         self._name, self._occurrence = ("", 0) if point is None else parsed(point)
         self._announce = announce
+        self._only = None if only is None else {*only, self._name}
         self._count = 0
         self._one_at_a_time = threading.Lock()  # kept, once the process is to die
         self._record: int | None = None
@@ -98,6 +107,8 @@ class _Watch:
             self._record = os.open(record, flags, 0o644)
 
     def __call__(self, name: str) -> None:
+        if self._only is not None and name not in self._only:
+            return
         with self._one_at_a_time:
             if self._record is not None:
                 # Straight to the operating system: a kill cannot take it back.

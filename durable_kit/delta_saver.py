@@ -174,22 +174,23 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         """
         crash_point.reached("saver.put.before")
         thread_id, namespace = log_of(config)
-        merged = merged_metadata(config, metadata)
-        run_id = merged.get("run_id")
-        self._log.append(
-            thread_id=thread_id,
-            namespace=namespace,
-            checkpoint_id=checkpoint["id"],
-            parent_id=config["configurable"].get("checkpoint_id"),
-            state=to_state(checkpoint),
-            metadata=pack_metadata(merged),
-            run_id=run_id if isinstance(run_id, str) else None,
-            unchanged={
-                ":" + channel
-                for channel in checkpoint["channel_values"]
-                if channel not in new_versions and channel.startswith(("join:", "branch:"))
-            },
-        )
+        with self.database.soon():
+            merged = merged_metadata(config, metadata)
+            run_id = merged.get("run_id")
+            self._log.append(
+                thread_id=thread_id,
+                namespace=namespace,
+                checkpoint_id=checkpoint["id"],
+                parent_id=config["configurable"].get("checkpoint_id"),
+                state=to_state(checkpoint),
+                metadata=pack_metadata(merged),
+                run_id=run_id if isinstance(run_id, str) else None,
+                unchanged={
+                    ":" + channel
+                    for channel in checkpoint["channel_values"]
+                    if channel not in new_versions and channel.startswith(("join:", "branch:"))
+                },
+            )
         crash_point.reached("saver.put.after")
         return config_of(thread_id, namespace, checkpoint["id"])
 

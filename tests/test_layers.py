@@ -42,6 +42,10 @@ LAYERS: dict[int, list[str]] = {
         "storage.codec",
         "storage.codec_*",
         "storage.database",
+        "storage.database_url",
+        "storage.group_commit",
+        "storage.sqlite_connections",
+        "storage.tx",
         "storage.fold",
         "storage.image",
         "storage.record",
@@ -52,6 +56,7 @@ LAYERS: dict[int, list[str]] = {
     3: [
         "storage",
         "storage.checkpoint_log",
+        "storage.composer",
         "storage.listing",
         "storage.log_reader",
         "storage.materialize",

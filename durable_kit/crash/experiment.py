@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -51,7 +51,8 @@ class Experiment:
     `config`: as for `invoke`. Without a `thread_id` in it every trial takes a new one, so that
     many trials may share one database.
     `fsync`: whether the witness waits for the disk; see `witness.py`.
-    `record_points`: whether each crash point that is passed is noted, about 2 µs a point.
+    `record_points`: whether crash points that are passed are noted, or only those of some names;
+    about 2 µs a point.
     `use_async`: run with `ainvoke`; `saver` may then be an async context manager.
     """
 
@@ -62,7 +63,7 @@ class Experiment:
     url: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     fsync: bool = True
-    record_points: bool = True
+    record_points: bool | Collection[str] = True
     use_async: bool = False
 
     def __post_init__(self) -> None:
@@ -164,7 +165,7 @@ class Job:
 
     @property
     def witness_path(self) -> Path:
-        return self.folder / f"witness-{self.number}.jsonl"
+        return self.folder / f"witness-{self.number}.txt"
 
     @property
     def points_path(self) -> Path:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from durable_kit import crash_point
 from durable_kit.crash import fork_server
@@ -56,6 +56,7 @@ from durable_kit.crash.witness import NodeRun, node_runs, repeated
 from durable_kit.crash.worker import BEGINS, FINISHED, STEPS_DONE
 
 DEADLINE_S = 60.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,23 +196,38 @@ def run_trials(
     `on_progress` is told how many are done. If a trial raises, or the caller stops iterating, the
     others end and no process is left.
     """
+
+    def job(experiment: Experiment, kills: Sequence[Kill]) -> Callable[[threading.Event], Trial]:
+        return lambda stop: run_trial(experiment, *kills, deadline_s=deadline_s, cancelled=stop)
+
+    yield from run_jobs(
+        (job(*plan) for plan in plans),
+        at_once=at_once,
+        on_progress=on_progress,
+        cancelled=cancelled,
+    )
+
+
+def run_jobs(
+    jobs: Iterable[Callable[[threading.Event], T]],
+    *,
+    at_once: int,
+    on_progress: Callable[[int], None] | None = None,
+    cancelled: threading.Event | None = None,
+) -> Iterator[T]:
+    """What the `jobs` return, in their order. Each is given an event that tells it to stop."""
     stop = threading.Event()
-
-    def one(plan: tuple[Experiment, Sequence[Kill]]) -> Trial:
-        experiment, kills = plan
-        return run_trial(experiment, *kills, deadline_s=deadline_s, cancelled=stop)
-
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="trial")
-    waiting = iter(plans)
-    running: list[Future[Trial]] = []  # in the order of the plans
+    waiting = iter(jobs)
+    running: list[Future[T]] = []  # in the order of the jobs
     reported = finished = 0
     try:
         while True:
             while sum(not f.done() for f in running) < at_once:
-                plan = next(waiting, None)
-                if plan is None:
+                job = next(waiting, None)
+                if job is None:
                     break
-                running.append(pool.submit(one, plan))
+                running.append(pool.submit(job, stop))
             if not running:
                 return
             wait([f for f in running if not f.done()], timeout=0.1, return_when=FIRST_COMPLETED)

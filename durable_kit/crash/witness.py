@@ -16,7 +16,6 @@ A node run that began and did not end is the one in flight: it may have had its 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -56,14 +55,14 @@ class Witness:
 
     def begins(self, path: str, step: int, task_id: str) -> None:
         """Note that a node run begins. When this returns, a kill cannot take it back."""
-        self._note(["begin", time.perf_counter_ns(), path, step, task_id])
+        self._note(f"begin {time.perf_counter_ns()} {step} {task_id} {path}\n")
 
     def ended(self, path: str, step: int, task_id: str) -> None:
         """Note that it has done its work, whatever becomes of its result."""
-        self._note(["end", time.perf_counter_ns(), path, step, task_id])
+        self._note(f"end {time.perf_counter_ns()} {step} {task_id} {path}\n")
 
-    def _note(self, line: list[str | int]) -> None:
-        os.write(self._file, json.dumps(line).encode() + b"\n")
+    def _note(self, line: str) -> None:
+        os.write(self._file, line.encode())
         if self._fsync:
             os.fsync(self._file)
 
@@ -71,19 +70,19 @@ class Witness:
 def node_runs(path: Path) -> tuple[NodeRun, ...]:
     """What the file at `path` says, in the order in which the runs began."""
     runs: list[NodeRun] = []
-    open_runs: dict[tuple[str, int, str], int] = {}
+    open_runs: dict[tuple[str, str, str], int] = {}
     if not path.exists():
         return ()
     for line in path.read_text("utf-8").split("\n")[:-1]:
-        what, at_ns, name, step, task_id = json.loads(line)
+        what, at_ns, step, task_id, name = line.split(" ", 4)  # a node's name may have spaces
         key = (name, step, task_id)
         if what == "begin":
             open_runs[key] = len(runs)
             node = name.rpartition("|")[2]
-            runs.append(NodeRun(node, step, name, task_id, at_ns / 1e9, None))
+            runs.append(NodeRun(node, int(step), name, task_id, int(at_ns) / 1e9, None))
         elif key in open_runs:
             at = open_runs.pop(key)
-            runs[at] = replace(runs[at], ended_s=at_ns / 1e9)
+            runs[at] = replace(runs[at], ended_s=int(at_ns) / 1e9)
     return tuple(runs)
 
 

@@ -125,10 +125,11 @@ def _say_after(witness: Witness, steps: int, say: Callable[[str], None]) -> None
 
 def _begin(job: Job, experiment: Experiment, say: Callable[[str], None]) -> float:
     """Arm the process, and tell the parent that the run begins. Looking was not part of it."""
-    kill = job.kill
+    kill, noted = job.kill, experiment.record_points
     crash_point.arm(
         f"{kill.name}#{kill.occurrence}" if isinstance(kill, AtPoint) else None,
-        record=job.points_path if experiment.record_points else None,
+        record=job.points_path if noted else None,
+        only=None if isinstance(noted, bool) else noted,
         announce=say,
     )
     began_s = time.perf_counter()

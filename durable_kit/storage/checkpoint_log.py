@@ -24,14 +24,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from durable_kit import crash_point
 from durable_kit.clock import Clock, SystemClock
 from durable_kit.errors import DurableKitError
+from durable_kit.storage.composer import Composer, Draft
 from durable_kit.storage.database import Database, Tx
-from durable_kit.storage.fold import Writer, write_delta, write_snapshot
-from durable_kit.storage.image import Image, full_size, snapshot_size
 from durable_kit.storage.listing import (
     prove_absence,
     prove_awaited,
@@ -39,7 +39,6 @@ from durable_kit.storage.listing import (
 from durable_kit.storage.log_reader import LogReader
 from durable_kit.storage.materialize import pending
 from durable_kit.storage.namespaces import hold_back
-from durable_kit.storage.packs import PACK_AT_LEAST, take_apart, write_pack
 from durable_kit.storage.record import (
     STATE_VERSION,
     ZERO,
@@ -55,10 +54,12 @@ from durable_kit.storage.record import (
 )
 from durable_kit.storage.rows import LogRows, Place
 from durable_kit.storage.seal import Seal
-from durable_kit.storage.snapshot_policy import Chain, SnapshotPolicy
-from durable_kit.storage.tip import Plan, StateCodec, Tip, plan, plan_snapshot
+from durable_kit.storage.snapshot_policy import SnapshotPolicy
+from durable_kit.storage.tip import Plan, StateCodec, Tip, plan
+from durable_kit.storage.tx import Moment
 
 _KEPT_TIPS = 64  # how many threads' last states a log keeps in memory
+_KEPT_AHEAD = 10_000  # and how many ids of checkpoints whose writes came first
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,8 @@ class Write:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """What is known of a record before its place in the log is."""
-
-    thread_id: str
-    namespace: str
-    checkpoint_id: str
-    parent_id: str | None
-    metadata: bytes
-    run_key: int | None
-    created_at_us: int
+_Early = tuple[Moment, Record, Tip]
+"""The moment for which a record was made, the record, and the tip that it leaves."""
 
 
 class _ParentMovedError(Exception):
@@ -113,11 +105,11 @@ class CheckpointLog(LogReader):
         trust_identity: bool = False,
     ) -> None:
         super().__init__(database, codec, seal=seal)
-        self.policy = policy
         self.clock = clock or SystemClock()
-        self.trust_identity = trust_identity
+        self.composer = Composer(codec, self.seal, policy, trust_identity=trust_identity)
         self._tips: OrderedDict[int, Tip] = OrderedDict()
         self._tips_lock = threading.Lock()
+        self._ahead: set[tuple[int, str]] = set()  # checkpoints whose writes came here first
 
     # -- appending a checkpoint ----------------------------------------------------------------
 
@@ -141,7 +133,7 @@ class CheckpointLog(LogReader):
         Raises `UnstorableValue` for what could not come back equal, before anything is written,
         and `BrokenChain` if the parent's chain is damaged.
         """
-        draft = _Draft(
+        draft = Draft(
             thread_id,
             namespace,
             checkpoint_id,
@@ -151,7 +143,9 @@ class CheckpointLog(LogReader):
             self.clock.now_us(),
         )
         key = thread_key(thread_id, namespace)
-        known = False
+        # In async mode writes run ahead of their checkpoint as a rule: do not try without them.
+        known = (key, checkpoint_id) in self._ahead
+        self._ahead.discard((key, checkpoint_id))
         for _attempt in range(6):
             tip = self._tip(key, draft)
             # The costly part, encoding the state, happens before the transaction.
@@ -159,13 +153,15 @@ class CheckpointLog(LogReader):
                 tip,
                 state,
                 self.codec,
-                trust_identity=self.trust_identity,
+                trust_identity=self.composer.trust_identity,
                 unchanged=unchanged,
             )
+            early = None if known else self._early(draft, tip, planned)
             append = self._append_known if known else self._append
             try:
                 with self.database.write() as tx:
-                    record, new_tip = append(tx, draft, tip, planned, state)
+                    record, new_tip = append(tx, draft, tip, planned, state, early)
+                    tx.then.append(partial(self._keep, key, new_tip))
                     crash_point.reached("saver.put.before_commit")
             except _ParentMovedError:
                 self.forget(key)
@@ -173,29 +169,71 @@ class CheckpointLog(LogReader):
             except _KnownIdError:
                 known = True
                 continue
-            self._keep(key, new_tip)
+            except BaseException:
+                self.forget(key)  # it may be ahead of what was committed
+                raise
             return record
         raise DurableKitError(
             f"thread {thread_id!r}: the parent {parent_id} of {checkpoint_id} was rewritten again "
             "and again while a delta on it was being made. Try again when compaction has ended."
         )
 
+    def _early(self, draft: Draft, tip: Tip | None, planned: Plan) -> _Early | None:
+        """The record as it will be if nobody writes first; made while others wait for the disk."""
+        if tip is None or tip.head is None or tip.left is None or self.database.in_transaction:
+            return None
+        left = tip.left  # before the tip's sources are read: a write that comes changes it last
+        made = self.composer.delta(draft, tip.head.next_sequence, tip, planned)
+        return None if made is None else (left, *made)
+
     def _append(
-        self, tx: Tx, draft: _Draft, tip: Tip | None, planned: Plan, state: Mapping[str, Any]
+        self,
+        tx: Tx,
+        draft: Draft,
+        tip: Tip | None,
+        planned: Plan,
+        state: Mapping[str, Any],
+        early: _Early | None,
     ) -> tuple[Record, Tip | None]:
         hold_back(tx, draft.thread_id)
         rows = self.rows(tx, draft.thread_id, draft.namespace)
-        head = rows.head() or rows.new_head()
-        self._check_parent(rows, head, draft, tip)
-        record, new_tip = self._record(rows, draft, head.next_sequence, tip, planned, state)
+        found, left = tx.moments()
+        if tip is not None and tip.head is not None and found is not None and tip.left == found:
+            head = tip.head  # nobody has written since: it is what it was
+        else:
+            head = rows.head() or rows.new_head()
+            self._check_parent(rows, head, draft, tip)
+        if early is not None and early[0] == found:
+            _, record, new_tip = early
+        else:
+            record, new_tip = self._record(rows, draft, head.next_sequence, tip, planned, state)
         if not rows.insert(record):
             raise _KnownIdError  # rare: undo what was done, and look what is there
-        rows.save_head(_with_record(head, record))
+        new_tip.head, new_tip.left = _with_record(head, record), left
+        rows.save_head(new_tip.head)
         # A crash before the commit leaves the log as it was; after it, the record is there.
         return record, new_tip
 
+    def _record(
+        self,
+        rows: LogRows,
+        draft: Draft,
+        sequence: int,
+        tip: Tip | None,
+        planned: Plan,
+        state: Mapping[str, Any],
+    ) -> tuple[Record, Tip]:
+        made = self.composer.delta(draft, sequence, tip, planned) if tip is not None else None
+        return made or self.composer.snapshot(rows, draft, sequence, tip, planned, state)
+
     def _append_known(
-        self, tx: Tx, draft: _Draft, tip: Tip | None, planned: Plan, state: Mapping[str, Any]
+        self,
+        tx: Tx,
+        draft: Draft,
+        tip: Tip | None,
+        planned: Plan,
+        state: Mapping[str, Any],
+        _early: _Early | None,
     ) -> tuple[Record, Tip | None]:
         """Append where a row with this id is there: its writes came first, or it is put again."""
         hold_back(tx, draft.thread_id)
@@ -215,7 +253,7 @@ class CheckpointLog(LogReader):
         rows.save_head(_with_record(head, record))
         return record, new_tip
 
-    def _check_parent(self, rows: LogRows, head: Head, draft: _Draft, tip: Tip | None) -> None:
+    def _check_parent(self, rows: LogRows, head: Head, draft: Draft, tip: Tip | None) -> None:
         """Make sure that the parent's row is what the delta was made for."""
         if tip is None:
             if draft.parent_id is not None and head.records and not rows.find(draft.parent_id):
@@ -227,94 +265,11 @@ class CheckpointLog(LogReader):
         if count != len(tip.sources):
             tip.sources, tip.last_write = self.reader.sources(rows, tip.sequence, count)
 
-    def _record(
-        self,
-        rows: LogRows,
-        draft: _Draft,
-        sequence: int,
-        tip: Tip | None,
-        planned: Plan,
-        state: Mapping[str, Any],
-    ) -> tuple[Record, Tip]:
-        """The new record, as a delta or a snapshot, and the tip that it leaves."""
-        image: Image = {}
-        sources: list[tuple[int, int, bytes]] = []
-        if tip is not None:
-            image, sources = tip.image, tip.sources
-            size = full_size if self.policy.self_contained else snapshot_size
-            chain = Chain(
-                depth=tip.depth + 1,
-                delta_bytes=tip.delta_bytes + planned.new_bytes,
-                snapshot_bytes=size(image) + 16,
-            )
-            if not self.policy.wants_snapshot(chain):
-                writer = Writer(sequence, sources)
-                header, image = write_delta(image, planned.changes, writer)
-                record = self.sealed(draft, sequence, header, bytes(writer.blob), tip)
-                return record, Tip.of(record, chain.delta_bytes, image, objects=planned.objects)
-            if self.trust_identity:
-                planned = plan_snapshot(tip, planned, state, self.codec)
-            # write_snapshot tells the tip's values that they lie in this record. If it is rolled
-            # back they never did: without its checksum, the tip is read from the log again.
-            tip.checksum = b""
-        finder = Writer(sequence, sources, finds_only=True)
-        _, image = write_delta(image, planned.changes, finder)
-        if tip is not None:
-            self._pack_writes(rows, sequence, image)
-        writer = Writer(sequence)
-        header = write_snapshot(image, writer, self_contained=self.policy.self_contained)
-        record = self.sealed(draft, sequence, header, bytes(writer.blob), None)
-        return record, Tip.of(record, 0, image, objects=planned.objects)
-
-    def _pack_writes(self, rows: LogRows, sequence: int, image: Image) -> None:
-        """Move the write records before `sequence` into one pack, if there are enough of them."""
-        waiting = rows.unpacked_sequences(sequence)
-        if len(waiting) < PACK_AT_LEAST:
-            return
-        records = [
-            take_apart(*write[:4], header_of(write.body), blob_of(write.body))
-            for write in rows.writes(waiting, {})
-        ]
-        first, last = min(waiting), max(waiting)
-        header, area, move = write_pack(first, sequence, records)
-        rows.delete_writes(waiting)
-        rows.insert_pack(sequence, first, last, pack_body(header, area))
-        for value in image.values():
-            value.move(move)
-
-    def sealed(
-        self,
-        draft: _Draft | Record,
-        sequence: int,
-        header: list[Any],
-        blob: bytes,
-        parent: Tip | Record | None,
-    ) -> Record:
-        """The record that says `header` and `blob`: a delta on `parent`, or a snapshot."""
-        record = Record(
-            draft.thread_id,
-            draft.namespace,
-            draft.checkpoint_id,
-            draft.parent_id,
-            sequence=sequence,
-            parent_sequence=parent.sequence if parent is not None else None,
-            kind="delta" if parent is not None else "snapshot",
-            depth=parent.depth + 1 if parent is not None else 0,
-            state_version=STATE_VERSION,
-            created_at_us=draft.created_at_us,
-            run_key=draft.run_key,
-            writes_count=draft.writes_count if isinstance(draft, Record) else 0,
-            metadata=draft.metadata,
-            body=self.seal.seal(pack_body(header, blob)),
-            checksum=ZERO,
-        )
-        return record.signed(parent.checksum if parent is not None else None)
-
     def _append_again(
         self,
         rows: LogRows,
         head: Head,
-        draft: _Draft,
+        draft: Draft,
         sequence: int,
         planned: Plan,
         tip: Tip | None,
@@ -380,31 +335,41 @@ class CheckpointLog(LogReader):
         key = thread_key(thread_id, namespace)
         with self._tips_lock:
             tip = self._tips.get(key)
-        with self.database.write() as tx:
-            hold_back(tx, thread_id)
-            rows = self.rows(tx, thread_id, namespace)
-            sequence, count, previous = 0, 0, ZERO
-            # The usual case is the first write on the checkpoint stored last. One statement finds
-            # out whether that is still so, and counts it.
-            usual = tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources
-            if tip is not None and usual and rows.count_first_write(tip.sequence, tip.checksum):
-                sequence = tip.sequence
-            if not sequence:
-                sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)
-                if count:
-                    stored = list(rows.writes([sequence], {sequence: count}))
-                    previous = stored[-1].checksum
-                    encoded = self._not_yet(stored, pack_id(task_id), encoded)
-                if not encoded:
-                    return
-                rows.count_writes(sequence, count + 1)
-            header = [[slot, name, len(data)] for slot, name, data in encoded]
-            blob = b"".join([data for _, _, data in encoded])
-            body = pack_body(header, blob)
-            record = WriteRecord(sequence, count, pack_id(task_id), pack_id(task_path), body, ZERO)
-            checksum = rows.insert_writes(record, previous)
-            crash_point.reached("saver.put_writes.before_commit")
-        self._remember_writes(key, sequence, count, blob, checksum)
+        try:
+            with self.database.write() as tx:
+                hold_back(tx, thread_id)
+                rows = self.rows(tx, thread_id, namespace)
+                sequence, count, previous = 0, 0, ZERO
+                # The usual case is the first write on the checkpoint stored last. One statement
+                # finds out whether that is still so, and counts it.
+                usual = tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources
+                if tip is not None and usual and rows.count_first_write(tip.sequence, tip.checksum):
+                    sequence = tip.sequence
+                if not sequence:
+                    sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)
+                    if count:
+                        stored = list(rows.writes([sequence], {sequence: count}))
+                        previous = stored[-1].checksum
+                        encoded = self._not_yet(stored, pack_id(task_id), encoded)
+                    if not encoded:
+                        return
+                    rows.count_writes(sequence, count + 1)
+                header = [[slot, name, len(data)] for slot, name, data in encoded]
+                blob = b"".join([data for _, _, data in encoded])
+                body = pack_body(header, blob)
+                record = WriteRecord(
+                    sequence, count, pack_id(task_id), pack_id(task_path), body, ZERO
+                )
+                checksum = rows.insert_writes(record, previous)
+                tx.then.append(
+                    partial(
+                        self._remember_writes, key, sequence, count, blob, checksum, tx.moments()
+                    )
+                )
+                crash_point.reached("saver.put_writes.before_commit")
+        except BaseException:
+            self.forget(key)  # it may be ahead of what was committed
+            raise
 
     def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int]:
         """(sequence, number of write records) of a checkpoint; awaited if it is not there."""
@@ -433,6 +398,9 @@ class CheckpointLog(LogReader):
         ).signed(None)
         rows.insert(record)
         rows.save_head(head.with_one_more(record.sequence, record.checksum))
+        if len(self._ahead) >= _KEPT_AHEAD:
+            self._ahead.clear()  # a hint only: without it `append` tries, and finds the row itself
+        self._ahead.add((rows.key, checkpoint_id))
         return record.sequence
 
     def _not_yet(
@@ -452,17 +420,25 @@ class CheckpointLog(LogReader):
         ]
 
     def _remember_writes(
-        self, key: int, sequence: int, ordinal: int, blob: bytes, checksum: bytes
+        self,
+        key: int,
+        sequence: int,
+        ordinal: int,
+        blob: bytes,
+        checksum: bytes,
+        moments: tuple[Moment | None, Moment | None],
     ) -> None:
         with self._tips_lock:
             tip = self._tips.get(key)
             if tip is not None and tip.sequence == sequence and len(tip.sources) == ordinal:
                 tip.sources.append((sequence, ordinal, blob))
                 tip.last_write = checksum
+                if tip.left == moments[0]:
+                    tip.left = moments[1]
 
     # -- tips ----------------------------------------------------------------------------------
 
-    def _tip(self, key: int, draft: _Draft) -> Tip | None:
+    def _tip(self, key: int, draft: Draft) -> Tip | None:
         """The parent's state, from memory or from the log; None if the log has no such parent."""
         if draft.parent_id is None:
             return None

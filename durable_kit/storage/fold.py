@@ -9,8 +9,8 @@ A record's body is a list of changes. Folding puts them back on top of each othe
     state at 9   messages = m1 m2 m3 m4 m5               draft = "Dear Mr Li"
 
 New bytes are written once. Where a message already lies in the pending writes of the parent, the
-change holds its address; otherwise the bytes stand in the record's own blob. `Sources` finds
-them when a record is written, `Blobs` gives them back when it is read.
+change holds its address; otherwise the bytes stand in the record's own blob. `Writer` finds them
+when a record is written; when it is read, a mapping of blobs gives them back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from durable_kit.storage.delta import BrokenDelta, Delta, Op
-from durable_kit.storage.image import SMALL, Image, Shape, Value
+from durable_kit.storage.image import SMALL, Image, Part, Shape, Value
 from durable_kit.storage.runs import BODY, LOST, Address, Runs
 
 _OPS: tuple[Op, ...] = ("set", "append", "text", "patch", "splice")
@@ -144,8 +144,8 @@ def read_snapshot(header: Header, blob: bytes, sequence: int, blobs: Blobs) -> I
     reader = _Reader(blob, sequence, blobs)
     image: Image = {}
     for name, shape, items, pieces in header:
-        body, runs = reader.bytes_at(pieces)
-        image[name] = Value.from_body(_SHAPES[shape], body, items, runs)
+        parts, runs = reader.parts_at(pieces)
+        image[name] = Value.from_parts(_SHAPES[shape], parts, items, runs)
     return image
 
 
@@ -160,8 +160,8 @@ def read_delta(image: Image, header: Header, blob: bytes, sequence: int, blobs: 
             if op == _REMOVED:
                 del result[name]
                 continue
-            found, runs = reader.bytes_at(rest[0])
-            new = bytes(found)
+            parts, runs = reader.parts_at(rest[0])
+            new = b"".join(parts)
             if op == _SET:
                 result[name] = Value.set_to(new, runs)
             else:
@@ -198,13 +198,13 @@ class _Reader:
     blobs: Blobs
     at: int = 0
 
-    def bytes_at(self, packed: int | list[int]) -> tuple[bytes | bytearray, Runs]:
-        """The bytes that a header says, and where they lie."""
+    def parts_at(self, packed: int | list[int]) -> tuple[list[Part], Runs]:
+        """The bytes that a header says, in parts, and where they lie."""
         runs = Runs.unpack(packed, self.sequence, self.at)
         if isinstance(packed, int):
             self.at += packed
-            return self._checked(self.blob[self.at - packed : self.at], runs)
-        parts: list[bytes | memoryview] = []
+            return self._checked([self.blob[self.at - packed : self.at]], runs)
+        parts: list[Part] = []
         for sequence, ordinal, start, length in runs:
             if sequence == self.sequence and ordinal == BODY:
                 parts.append(self.blob[start : start + length])
@@ -215,13 +215,13 @@ class _Reader:
                 where = f"record {sequence}" + (f", write {ordinal}" if ordinal != BODY else "")
                 raise BrokenDelta(f"its bytes should lie in {where}, which is missing")
             parts.append(source[start : start + length])
-        # Joined into a bytearray at once: a list that grows on top of it need not be copied.
-        return self._checked(bytearray().join(parts), runs)
+        return self._checked(parts, runs)
 
-    def _checked(self, found: bytes | bytearray, runs: Runs) -> tuple[bytes | bytearray, Runs]:
-        if len(found) != runs.length:
-            raise BrokenDelta(f"{runs.length} bytes were to be found, {len(found)} were")
-        return found, runs
+    def _checked(self, parts: list[Part], runs: Runs) -> tuple[list[Part], Runs]:
+        found = sum(map(len, parts))
+        if found != runs.length:
+            raise BrokenDelta(f"{runs.length} bytes were to be found, {found} were")
+        return parts, runs
 
 
 def _numbers(delta: Delta) -> list[int]:

@@ -8,7 +8,7 @@ only grows is one buffer, and a state is a *length* in it.
     step 3   ────────┤              (buffer, 3 items)
     step 5   ──────────────┤        (buffer, 5 items)
 
-`Value` is such a view. `grown` extends the buffer in place when the view ends where the buffer
+`Value` is such a view. `after` extends the buffer in place when the view ends where the buffer
 ends, and copies when another branch has been there first, so a view never changes once made.
 
 Beside its bytes a buffer knows where they already lie in the log (`runs`), which lets a snapshot
@@ -37,12 +37,45 @@ SMALL = 32  # bytes; below this, neither a smaller change nor an address is wort
 Shape = Literal["list", "text", "whole"]
 
 
+Part = bytes | bytearray | memoryview
+
+
 @dataclass(slots=True)
 class _Buffer:
-    body: bytearray | bytes
-    runs: Runs  # where `body` lies in the log, from its start; it may not cover all of it
+    """Bytes that grow at their end. Read from the log they come in parts, and are joined only
+    for who needs them whole: decoding a long conversation does not."""
+
+    parts: list[Part]  # one, or several that are never changed
+    length: int
+    runs: Runs  # where the bytes lie in the log, from their start; it may not cover all of them
     objects: list[Any] = field(default_factory=list)  # items decoded so far (see `decode`)
     objects_bytes: int = 0
+
+    @property
+    def body(self) -> Part:
+        if len(self.parts) != 1:
+            self.parts = [bytearray().join(self.parts)]
+        return self.parts[0]
+
+    def grow(self, new: bytes) -> None:
+        if len(self.parts) != 1:
+            self.parts.append(new)
+        else:
+            body = self.parts[0]
+            if not isinstance(body, bytearray):  # it grows for the first time
+                body = self.parts[0] = bytearray(body)
+            body += new
+        self.length += len(new)
+
+    def between(self, start: int, end: int) -> list[Part]:
+        """The bytes from `start` to `end`, in parts that must be let go before it grows."""
+        found: list[Part] = []
+        at = 0
+        for part in self.parts:
+            if at < end and at + len(part) > start:
+                found.append(memoryview(part)[max(start - at, 0) : end - at])
+            at += len(part)
+        return found
 
 
 _NOWHERE = Runs()  # of all buffers whose place is not known; never added to
@@ -79,11 +112,14 @@ class Value:
         return cls.of(encoded, runs.rest(header[1]) if runs and header else runs)
 
     @classmethod
-    def from_body(
-        cls, shape: Shape, body: bytes | bytearray, items: int, runs: Runs | None = None
-    ) -> Value:
-        buffer = _Buffer(body, runs or _NOWHERE)
-        return cls(shape, buffer, len(body), items)
+    def from_body(cls, shape: Shape, body: bytes, items: int, runs: Runs | None = None) -> Value:
+        return cls(shape, _Buffer([body], len(body), runs or _NOWHERE), len(body), items)
+
+    @classmethod
+    def from_parts(cls, shape: Shape, parts: list[Part], items: int, runs: Runs) -> Value:
+        """A value of its own from the parts of its body, which must not change."""
+        length = sum(map(len, parts))
+        return cls(shape, _Buffer(parts or [b""], length, runs), length, items)
 
     # -- bytes ---------------------------------------------------------------------------------
 
@@ -119,7 +155,7 @@ class Value:
         if header is not None:
             size, body_at = header
             # startswith compares in place: no copy of the history for a step that only adds.
-            known = self._buffer.body
+            known: Part = self._buffer.body
             known = known if len(known) == self.length else known[: self.length]
             if after.startswith(known, body_at):
                 new = after[body_at + self.length :]
@@ -152,8 +188,9 @@ class Value:
 
     def _grown(self, new: bytes, items: int, runs: Runs | None) -> Value:
         buffer = self._buffer
-        if len(buffer.body) != self.length:  # another branch grew it first
-            buffer = _Buffer(bytearray(self.body()), Runs(buffer.runs.first(self.length)))
+        if buffer.length != self.length:  # another branch grew it first
+            runs_so_far = Runs(buffer.runs.first(self.length))
+            buffer = _Buffer([bytearray(self.body())], self.length, runs_so_far)
             if self.shape == "list" and self._buffer.objects_bytes <= self.length:
                 buffer.objects = list(self._buffer.objects)
                 buffer.objects_bytes = self._buffer.objects_bytes
@@ -161,9 +198,7 @@ class Value:
             if buffer.runs is _NOWHERE:
                 buffer.runs = Runs()
             buffer.runs.extend(runs)
-        if isinstance(buffer.body, bytes):  # it grows for the first time
-            buffer.body = bytearray(buffer.body)
-        buffer.body += new
+        buffer.grow(new)
         return Value(self.shape, buffer, self.length + len(new), self.items + items)
 
     # -- places --------------------------------------------------------------------------------
@@ -210,8 +245,9 @@ class Value:
         buffer = self._buffer
         if buffer.objects_bytes < self.length:
             missing = self.items - len(buffer.objects)
-            with memoryview(buffer.body) as body, body[buffer.objects_bytes : self.length] as new:
-                buffer.objects.extend(decode(pack_array_header(missing), new))
+            parts = buffer.between(buffer.objects_bytes, self.length)
+            buffer.objects.extend(decode(pack_array_header(missing), *parts))
+            del parts
             buffer.objects_bytes = self.length
         return buffer.objects[: self.items]
 

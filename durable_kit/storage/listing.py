@@ -179,9 +179,7 @@ def _real(rows: LogRows, end: int, limit: int | None) -> Iterator[int]:
 
 
 def _checked(rows: LogRows, sequences: Sequence[int]) -> list[Record]:
-    found = rows.some(
-        f"AND {rows.tx.among('r.sequence', 'wanted')}", wanted=rows.tx.many(sequences)
-    )
+    found = rows.these(sequences)
     if len(found) != len(sequences):
         rows.broken("a record that an index leads to is missing", sequence=sequences[0])
     return [rows.record(row) for row in found]

@@ -79,8 +79,7 @@ class Reader:
             wanted |= addresses(header, records[sequence].kind, sequence)
         elsewhere = sorted({n for n, ordinal in wanted if ordinal == BODY} - set(bodies))
         if elsewhere:
-            condition = f"AND {rows.tx.among('r.sequence', 'wanted')}"
-            for row in rows.some(condition, wanted=rows.tx.many(elsewhere)):
+            for row in rows.these(elsewhere):
                 record = rows.record(row)
                 bodies[record.sequence] = self._unpacked(rows, record)
         blobs: dict[tuple[int, int], bytes | memoryview] = {
@@ -96,8 +95,8 @@ class Reader:
                 written[write.sequence].append((write, header_of(write.body), blob))
         packs = [n for n, at in wanted if at == PACK]
         if packs:
-            condition = f"AND {rows.tx.among('pack', 'wanted')}"
-            for pack in rows.packs(condition, wanted=rows.tx.many(packs)):
+            between = "AND pack BETWEEN :low AND :high"
+            for pack in rows.packs(between, low=min(packs), high=max(packs)):
                 blobs[pack.pack, PACK] = view_of_blob(pack.body)
         images: dict[int, Image] = {}
         spent: dict[int, int] = {}

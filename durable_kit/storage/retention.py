@@ -348,7 +348,7 @@ def rewrite(
             header = write_snapshot(
                 entries[sequence].image, writer, self_contained=sequence == renew
             )
-            new = log.sealed(record, sequence, header, bytes(writer.blob), None)
+            new = log.composer.sealed(record, sequence, header, bytes(writer.blob), None)
         elif record.kind == "delta" and record.parent_sequence in settled:
             parent = settled[record.parent_sequence]
             new = replace(record, depth=parent.depth + 1).signed(parent.checksum)

@@ -176,9 +176,33 @@ class LogRows(WriteRows):
     def chain(self, sequences: Sequence[int]) -> dict[int, Record]:
         """The records `sequences` and all that they are deltas on, checked, by sequence.
 
-        One statement: the database follows parent_sequence up to the snapshots.
+        One record says how long its chain is, and unless somebody forked the thread it is the
+        records right before it: two plain statements, a tenth of the cost of the general one.
         """
-        rows = self.tx.rows(
+        rows: list[Any] = []
+        if len(sequences) == 1:
+            rows = self._straight_chain(sequences[0])
+        rows = rows or self._any_chain(sequences)
+        records = {row[0]: self.record(row) for row in rows}
+        for sequence in sequences:
+            if sequence not in records:
+                self.broken("a record that the log counts on is missing", sequence=sequence)
+        return records
+
+    def _straight_chain(self, sequence: int) -> list[Any]:
+        """The rows of a chain without forks; nothing if it is not one."""
+        rows = self.between(sequence, sequence)
+        depth = rows[0][5] if rows else None
+        if not isinstance(depth, int) or not 0 <= depth < sequence:
+            return []
+        if depth:
+            rows[:0] = self.between(sequence - depth, sequence - 1)
+        parents = [None, *(row[0] for row in rows[:-1])]
+        return rows if len(rows) == depth + 1 and [row[3] for row in rows] == parents else []
+
+    def _any_chain(self, sequences: Sequence[int]) -> list[Any]:
+        """The rows of all chains: the database follows parent_sequence up to the snapshots."""
+        return self.tx.rows(
             f"""
             WITH RECURSIVE chain (sequence, parent_sequence) AS (
                 SELECT sequence, parent_sequence
@@ -199,21 +223,26 @@ class LogRows(WriteRows):
             key=self.key,
             wanted=self.tx.many(sequences),
         )
-        records = {row[0]: self.record(row) for row in rows}
-        for sequence in sequences:
-            if sequence not in records:
-                self.broken("a record that the log counts on is missing", sequence=sequence)
-        return records
+
+    def between(self, low: int, high: int) -> list[Any]:
+        """Raw rows of this log in a range of sequences, in order."""
+        return self.some("AND r.sequence BETWEEN :low AND :high", low=low, high=high)
+
+    def these(self, sequences: Sequence[int]) -> list[Any]:
+        """Raw rows of some sequences."""
+        if len(sequences) == 1:
+            return self.between(sequences[0], sequences[0])
+        return self.some(
+            f"AND {self.tx.among('r.sequence', 'wanted')}", wanted=self.tx.many(sequences)
+        )
 
     def some(self, where: str = "", order: str = "ORDER BY r.sequence", **params: Any) -> list[Any]:
         """Raw rows of this log, for `record` or for a look at damage."""
-        return list(
-            self.tx.rows(
-                f"SELECT {_RECORD} FROM checkpoints r {_WITH_PARENT} "
-                f"WHERE r.thread_key = :key {where} {order}",
-                key=self.key,
-                **params,
-            )
+        return self.tx.rows(
+            f"SELECT {_RECORD} FROM checkpoints r {_WITH_PARENT} "
+            f"WHERE r.thread_key = :key {where} {order}",
+            key=self.key,
+            **params,
         )
 
     def some_at(self, key: Any) -> list[Any]:

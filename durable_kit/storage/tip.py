@@ -26,7 +26,8 @@ from durable_kit.errors import UnstorableValue
 from durable_kit.storage.delta import Delta, apply, array_header
 from durable_kit.storage.fold import Change
 from durable_kit.storage.image import Image
-from durable_kit.storage.record import ZERO, Record
+from durable_kit.storage.record import ZERO, Head, Record
+from durable_kit.storage.tx import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class Tip:
     `delta_bytes`: what the deltas since the last snapshot brought. `sources`: blobs of the
     checkpoint's pending writes, as (sequence, ordinal, blob): the next delta's new bytes are
     likely to lie there. `last_write`: the checksum of the newest of them. `objects`: the list
-    items last seen, for trusting identity.
+    items last seen, for trusting identity. `head`: the log's head at the moment `left`, the end of
+    the transaction that this tip comes from (see `Tx.moments`).
     """
 
     sequence: int
@@ -62,6 +64,8 @@ class Tip:
     sources: list[tuple[int, int, bytes]] = field(default_factory=list)
     last_write: bytes = ZERO
     objects: dict[str, list[Any]] = field(default_factory=dict)
+    head: Head | None = None
+    left: Moment | None = None
 
     @classmethod
     def of(

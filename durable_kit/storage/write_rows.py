@@ -55,10 +55,15 @@ class WriteRows:
         wanted = sequences if isinstance(sequences, set) else set(sequences)
         if not wanted:
             return
-        packed = self._packed_writes(wanted)
+        rows = self._write_rows(wanted)
+        firsts = {row.sequence: row.ordinal for row in reversed(rows)}
+        # A pack takes all that a checkpoint has; only a late one may be a row behind them.
+        packed = self._packed_writes(
+            {n for n in wanted if (firsts[n] if n in firsts else counts.get(n, 1))}
+        )
         at, place, previous = 0, 0, ZERO
         missing = {n for n in wanted if counts.get(n)}
-        for record in self._write_rows(wanted):
+        for record in rows:
             if record.sequence != at:
                 self._check_count(at, place, counts)
                 at, place, previous = record.sequence, 0, ZERO
@@ -79,7 +84,7 @@ class WriteRows:
         for sequence in missing:
             self._check_count(sequence, 0, counts)
 
-    def _write_rows(self, wanted: Collection[int]) -> Iterator[WriteRecord]:
+    def _write_rows(self, wanted: Collection[int]) -> list[WriteRecord]:
         low, high = min(wanted), max(wanted)
         if high - low < 2 * len(wanted):  # nearly all of a range: read the range
             where, params = "sequence BETWEEN :low AND :high", {"low": low, "high": high}
@@ -96,7 +101,7 @@ class WriteRows:
             key=self.key,
             **params,
         )
-        return (WriteRecord._make(row) for row in rows if row[0] in wanted)
+        return [WriteRecord._make(row) for row in rows if row[0] in wanted]
 
     def raw_writes(self) -> list[WriteRecord]:
         """All rows of checkpoint_writes of this log as they are, in order."""
@@ -113,6 +118,8 @@ class WriteRows:
 
     def _packed_writes(self, wanted: Collection[int]) -> dict[int, list[WriteRecord]]:
         found: dict[int, list[WriteRecord]] = {}
+        if not wanted:
+            return found
         for pack in self.packs(
             "AND first_sequence <= :high AND last_sequence >= :low",
             low=min(wanted),

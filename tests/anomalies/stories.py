@@ -20,7 +20,7 @@ import pytest
 from langgraph.types import Interrupt
 
 from durable_kit import Database, DeltaSaver, EveryN, SizeRatio
-from durable_kit.storage import checkpoint_log
+from durable_kit.storage import composer
 from durable_kit.storage.snapshot_policy import SnapshotPolicy
 from tests.contracts.builders import Line, facts
 
@@ -208,7 +208,7 @@ def _seen(rows: Iterator[Any]) -> list[str]:
 def small_packs() -> Iterator[None]:
     """Write records are packed from four on, so that small stories have packs as well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint_log, "PACK_AT_LEAST", 4)
+        patch.setattr(composer, "PACK_AT_LEAST", 4)
         yield
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from durable_kit import Database, DeltaSaver, EveryN, SizeRatio
 from durable_kit.errors import StorageFull
+from durable_kit.storage.sqlite_connections import SqliteConnections
 from tests.contracts.builders import Line, facts
 
+from .connections import each_connection
 from .graphs import talking_graph, thread
 from .stories import small_packs
 
@@ -34,25 +35,12 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def full_disk(database: Database, *, pages_left: int) -> Iterator[None]:
     """Let the file grow by so many pages and no further."""
     limit = _pages(database) + pages_left
-    driver: Any = None
-
-    def cap(connection: Any, *_: Any) -> None:
-        nonlocal driver
-        driver = connection
-        connection.execute(f"PRAGMA max_page_count = {limit}")
-
-    def uncap(connection: Any, *_: Any) -> None:
-        connection.execute("PRAGMA max_page_count = 1073741823")
-
     database.close()  # what connects from now on is capped
-    sa.event.listen(database.engine, "checkout", cap)
-    try:
+    with each_connection(
+        database, lambda driver: driver.execute(f"PRAGMA max_page_count = {limit}")
+    ):
         yield
-    finally:
-        sa.event.remove(database.engine, "checkout", cap)
-        sa.event.listen(database.engine, "checkout", uncap)
-        with database.write():
-            pass
+    database.close()  # and what connects after that is not
 
 
 def _pages(database: Database) -> int:
@@ -190,15 +178,15 @@ def test_a_new_database_that_finds_no_room_for_its_tables_can_be_opened_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'kit.db'}"
-    settle = Database._on_sqlite_connect
-    limit = 5
+    open_connection = SqliteConnections.open
 
-    def capped(database: Database, connection: Any, record: Any) -> None:
-        settle(database, connection, record)
-        connection.execute(f"PRAGMA max_page_count = {limit}")
+    def capped(connections: SqliteConnections) -> Any:
+        connection = open_connection(connections)
+        connection.execute("PRAGMA max_page_count = 5")
+        return connection
 
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "_on_sqlite_connect", capped)
+        patch.setattr(SqliteConnections, "open", capped)
         with pytest.raises(StorageFull):
             Database.open(url)
     with DeltaSaver.open(url) as saver:

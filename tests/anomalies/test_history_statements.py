@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from durable_kit import Database, DeltaSaver, EveryN, SizeRatio
 from durable_kit.storage.database import Tx
 from tests.contracts.builders import Line
+
+from .connections import each_connection
 
 
 @dataclass
@@ -158,16 +159,10 @@ def _machine_steps(database: Database, read: Any) -> int:
         count += 1
         return 0
 
-    def attach(driver: Any, *_: Any) -> None:
-        driver.set_progress_handler(tick, 10)
-
-    sa.event.listen(database.engine, "checkout", attach)
-    try:
+    with each_connection(database, lambda driver: driver.set_progress_handler(tick, 10)):
         read()
-    finally:
-        sa.event.remove(database.engine, "checkout", attach)
-        with database.read() as tx:
-            tx.driver.set_progress_handler(None, 0)
+    with database.read() as tx:
+        tx.driver.set_progress_handler(None, 0)
     return count
 
 

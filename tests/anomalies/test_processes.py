@@ -75,13 +75,14 @@ from tests.contracts.builders import Line
 saver = DeltaSaver.open(sys.argv[1])
 line = Line(saver, "carried")
 line.put({"step": 0})
-mine = saver.database._engine
+mine = saver.database._sqlite if saver.database.is_sqlite else saver.database._engine
 pid = os.fork()
 if pid == 0:
     print("child read", line.read().checkpoint["channel_values"]["step"], flush=True)
     line.put({"step": 1})
     print("child wrote", line.read().checkpoint["channel_values"]["step"], flush=True)
-    assert saver.database._engine is not mine, "the child used its parent's connections"
+    now = saver.database._sqlite if saver.database.is_sqlite else saver.database._engine
+    assert now is not mine, "the child used its parent's connections"
     saver.close()
     del saver, line, mine
     gc.collect()

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from durable_kit import Database, DeltaSaver
 from durable_kit.errors import BadInput
 from tests.contracts.builders import Line
+
+from .connections import each_connection
 
 FULL, NORMAL = 2, 1
 
@@ -54,17 +55,14 @@ def test_every_connection_that_the_kit_takes_is_set_to_survive_a_power_loss(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def look(driver: Any, *_: Any) -> None:
-        seen.append(settings(driver))
-
-    sa.event.listen(database.engine, "checkout", look)
-    line = Line(DeltaSaver(database))
-    for step in range(3):
-        line.write(line.put({"messages": ["hello"] * step}), ("messages", ["x"]))
-    saver = line.saver
-    saver.compact(line.thread_id)
-    saver.prune([line.thread_id])
-    line.rows()
+    with each_connection(database, lambda driver: seen.append(settings(driver))):
+        line = Line(DeltaSaver(database))
+        for step in range(3):
+            line.write(line.put({"messages": ["hello"] * step}), ("messages", ["x"]))
+        saver = line.saver
+        saver.compact(line.thread_id)
+        saver.prune([line.thread_id])
+        line.rows()
     with database.write() as tx:
         seen.append(settings(tx.driver))
     assert len(seen) >= 5

@@ -89,17 +89,17 @@ def test_the_witness_tells_what_ran_and_what_was_in_flight(tmp_path: Path) -> No
     witness.begins("b", 1, "id-2")
     witness.ended("b", 1, "id-2")
     with (tmp_path / "w").open("ab") as torn:
-        torn.write(b'["end", 17')
+        torn.write(b"end 17")
     first, second = node_runs(tmp_path / "w")
     assert (first.node, first.ended_s) == ("a", None)
     assert second.ended_s is not None
     assert node_runs(tmp_path / "nobody wrote this") == ()
 
     again = Witness(tmp_path / "again", fsync=False)
-    for name, step, task_id in [("b", 1, "new id"), ("b", 1, "another"), ("b", 2, "x")]:
+    for name, step, task_id in [("b", 1, "new-id"), ("b", 1, "another"), ("b", 2, "x")]:
         again.begins(name, step, task_id)
     found = repeated([first, second], node_runs(tmp_path / "again"))
-    assert [run.task_id for run in found] == ["new id"]  # b had run once, and runs twice again
+    assert [run.task_id for run in found] == ["new-id"]  # b had run once, and runs twice again
 
 
 def test_nested_nodes_are_told_with_their_parents(tmp_path: Path) -> None:

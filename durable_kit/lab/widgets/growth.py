@@ -6,10 +6,12 @@ nothing; the panel only asks, and draws.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import ipywidgets
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from durable_kit.lab import figure_style as style
 from durable_kit.lab.figure_style import human_bytes
@@ -22,35 +24,76 @@ LANGGRAPH_BOOKKEEPING_BYTES = 30
 KINDS = ("SizeRatio", "EveryN")
 
 
-def growth_figure(growth: Growth) -> Figure:
-    """Left: bytes against steps, both logarithmic. Right: deltas to fold at every step."""
-    request = growth.request
-    figure, [left, right] = style.new_figure(
-        2,
-        height_in=3.3,
-        ratios=(1.25, 1),
-        caption=f"Modelled, not measured: {_asked(request)}.",
-        margins={"left": 0.12, "right": 0.98, "bottom": 0.22, "top": 0.96, "wspace": 0.25},
-    )
-    steps = list(range(1, request.steps + 1))
-    marks = sorted({round(request.steps ** (i / 6)) - 1 for i in range(7)})  # even on a log axis
-    for i, (name, values) in enumerate(
-        (
-            ("whole state each step", growth.whole_state_bytes),
-            ("this policy", growth.log_bytes),
-            ("the messages alone", growth.raw_bytes),
+class GrowthDrawing:
+    """Left: bytes against steps, both logarithmic. Right: deltas to fold at every step.
+
+    Drawn once and then changed: making new axes and ticks takes most of the time of a figure, and
+    a hand on a slider waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.figure, [self._left, self._right] = style.new_figure(
+            2,
+            height_in=3.3,
+            ratios=(1.25, 1),
+            margins={"left": 0.12, "right": 0.98, "bottom": 0.22, "top": 0.96, "wspace": 0.25},
         )
-    ):
-        left.plot(steps, values, label=name, markevery=marks, **style.line_style(i))
-    style.log_axes(left)
-    style.label_axes(left, x="super-steps (log)", y="bytes on disk (log)")
-    left.legend(fontsize=style.SMALL_PT, frameon=False, handlelength=3.2)
-    right.fill_between(steps, growth.depths, step="mid", alpha=0.25, color=style.COLOURS[1])
-    right.plot(steps, growth.depths, drawstyle="steps-mid", color=style.COLOURS[1], linewidth=1.2)
-    right.set_ylim(bottom=0)
-    style.plain_ticks(right.xaxis)
-    style.label_axes(right, x="super-step", y="replay depth (deltas)")
-    return figure
+        self._caption = self.figure.text(
+            0.01, 0.01, "", fontsize=style.SMALL_PT, color="#404040", va="bottom"
+        )
+        left, right = self._left, self._right
+        names = ("whole state each step", "this policy", "the messages alone")
+        self._lines = [
+            left.plot([1], [1], label=name, **style.line_style(i))[0]
+            for i, name in enumerate(names)
+        ]
+        style.log_axes(left)
+        style.label_axes(left, x="super-steps (log)", y="bytes on disk (log)")
+        left.legend(fontsize=style.SMALL_PT, frameon=False, handlelength=3.2, loc="upper left")
+        (self._depths,) = right.plot(
+            [1], [0], drawstyle="steps-mid", color=style.COLOURS[1], linewidth=1.2
+        )
+        self._area = right.fill_between([1], [0])
+        style.plain_ticks(right.xaxis)
+        for axis in (right.xaxis, right.yaxis):
+            axis.set_major_locator(MaxNLocator(4, integer=True))  # each label costs 2 ms a drawing
+        style.label_axes(right, x="super-step", y="replay depth (deltas)")
+
+    def show(self, growth: Growth) -> Figure:
+        """The figure with these numbers; it is the same object each time."""
+        request = growth.request
+        steps = list(range(1, request.steps + 1))
+        marks = sorted({round(request.steps ** (i / 6)) - 1 for i in range(7)})  # even on a log
+        sizes = (growth.whole_state_bytes, growth.log_bytes, growth.raw_bytes)
+        for line, values in zip(self._lines, sizes, strict=True):
+            line.set_data(steps, values)
+            line.set_markevery(marks)
+        self._depths.set_data(steps, growth.depths)
+        self._area.remove()
+        self._area = self._right.fill_between(
+            steps, growth.depths, step="mid", alpha=0.25, color=style.COLOURS[1]
+        )
+        for axes in (self._left, self._right):
+            axes.relim()
+            axes.autoscale(enable=True)
+        self._right.set_ylim(bottom=0)
+        self._caption.set_text(f"Modelled, not measured: {_asked(request)}.")
+        return self.figure
+
+    def html(self, growth: Growth) -> str:
+        """The figure, and its totals as text under it."""
+        at_end = growth.log_bytes[-1] / growth.raw_bytes[-1]
+        whole = growth.whole_state_bytes[-1] / growth.raw_bytes[-1]
+        with self._lock:
+            figure = figure_html(self.show(growth), alt=growth_alt(growth))
+        return (
+            f'{figure}<p style="line-height:1.4">{human_bytes(growth.log_bytes[-1])} on disk, '
+            f"<b>{at_end:.1f} times</b> the messages ({whole:,.0f} times for a saver of whole "
+            f"states); {len(growth.snapshots):,} snapshots; at most "
+            f"<b>{growth.max_replay_depth:,} deltas</b> to fold, {growth.replay_depth:,} for the "
+            "newest state.</p>"
+        )
 
 
 def growth_alt(growth: Growth) -> str:
@@ -59,19 +102,6 @@ def growth_alt(growth: Growth) -> str:
         f"Modelled: {_asked(growth.request)}. At the end {human_bytes(growth.log_bytes[-1])} on "
         f"disk, {human_bytes(growth.whole_state_bytes[-1])} for a saver of whole states; "
         f"{len(growth.snapshots)} snapshots, at most {growth.max_replay_depth} deltas to fold."
-    )
-
-
-def growth_html(growth: Growth) -> str:
-    """The figure, and its totals as text under it."""
-    at_end = growth.log_bytes[-1] / growth.raw_bytes[-1]
-    whole = growth.whole_state_bytes[-1] / growth.raw_bytes[-1]
-    figure = figure_html(growth_figure(growth), alt=growth_alt(growth))
-    return (
-        f'{figure}<p style="line-height:1.4">{human_bytes(growth.log_bytes[-1])} on disk, '
-        f"<b>{at_end:.1f} times</b> the messages ({whole:,.0f} times for a saver of whole states); "
-        f"{len(growth.snapshots):,} snapshots; at most <b>{growth.max_replay_depth:,} deltas</b> "
-        f"to fold, {growth.replay_depth:,} for the newest state.</p>"
     )
 
 
@@ -106,9 +136,10 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
             ],
             height_px=360,
         )
+        self._drawing = GrowthDrawing()
         self._first = simulate(self.request())
         self.last_result = self._first
-        self.area.value = growth_html(self._first)
+        self.area.value = self.render(self._first)
 
     def request(self) -> GrowthRequest:
         knob = self.every.value if self.kind.value == "EveryN" else self.ratio.value
@@ -123,10 +154,10 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
         return simulate(request)
 
     def render(self, result: Growth) -> str:
-        return growth_html(result)
+        return self._drawing.html(result)
 
     def static_default(self) -> str:
-        return growth_html(self._first)
+        return GrowthDrawing().html(self._first)
 
 
 _WIDE = {"description_width": "120px"}

@@ -1,0 +1,48 @@
+"""Writes that run ahead of their checkpoint, as they do in async mode all the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durable_kit import DeltaSaver
+from durable_kit.storage import checkpoint_log
+from tests.anomalies.graphs import thread
+from tests.anomalies.kill_worker import state_of, write_next, writes_of
+
+
+def test_a_checkpoint_that_was_awaited_is_appended_at_the_first_try(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    class Counted(checkpoint_log._KnownIdError):
+        def __init__(self) -> None:
+            refused.append(1)
+
+    with DeltaSaver.open(database_url) as saver:
+        _, parent = write_next(saver, "first")
+        monkeypatch.setattr(checkpoint_log, "_KnownIdError", Counted)
+        for forgets in (True, False):
+            ahead: Any = thread("first")
+            ahead["configurable"]["checkpoint_id"] = f"1ef{int(forgets)}"
+            saver.put_writes(ahead, writes_of(2), "task")
+            if forgets:  # as another process would, which has not seen the writes come
+                saver._log._ahead.clear()
+            checkpoint: Any = {
+                "v": 4,
+                "id": f"1ef{int(forgets)}",
+                "ts": "2024-05-06T07:08:09.000000+00:00",
+                "channel_values": state_of(2),
+                "channel_versions": {"messages": 2, "step": 2},
+                "versions_seen": {},
+                "updated_channels": [],
+            }
+            saver.put(parent, checkpoint, {"source": "loop", "step": 2, "parents": {}}, {})
+            assert len(refused) == 1  # only the one who did not know
+            found = saver.get_tuple(ahead)
+            assert found is not None
+            assert found.checkpoint["channel_values"] == state_of(2)
+            assert [(c, v) for _, c, v in found.pending_writes or []] == writes_of(2)
+        assert saver.verify("first").ok
