@@ -30,6 +30,20 @@ from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
 from durable_kit.storage.record import escape_text, unescape_text
 
+_LONGEST_NAME_BYTES = 1000  # an entry of PostgreSQL's index takes about 2,700 in all
+
+
+def column_text(what: str, value: object, *, empty: bool = False) -> str:
+    """A name as its column holds it. Raises `BadInput` for what one of the databases cannot."""
+    if isinstance(value, str) and (value or empty):
+        text = escape_text(value)
+        if len(text.encode()) <= _LONGEST_NAME_BYTES:
+            return text
+    raise BadInput(
+        f"{what} is {value!r:.60}; it must be a text of {0 if empty else 1} to "
+        f"{_LONGEST_NAME_BYTES} bytes, such as charge:order-1001."
+    )
+
 
 class Books:
     """The rows of one tool in one scope, as one owner keeps them."""
@@ -46,8 +60,8 @@ class Books:
         clock: Clock,
     ) -> None:
         self.database = database
-        self.tool_name = escape_text(tool_name)
-        self.scope = escape_text(scope)
+        self.tool_name = column_text("tool_name", tool_name)
+        self.scope = column_text("scope", scope, empty=True)
         self.codec = codec
         self.clock = clock
         self._owner = owner
@@ -57,11 +71,9 @@ class Books:
 
     def wanted(self, idempotency_key: str, request: Any, thread_id: str | None) -> Row:
         """The row that a call wants to be there. Raises `BadInput` for what cannot be stored."""
-        if not idempotency_key:
-            raise BadInput("The idempotency key is empty. Name the operation: charge:order-1001.")
         return Row(
             scope=self.scope,
-            request_id=escape_text(idempotency_key),
+            request_id=column_text("idempotency_key", idempotency_key),
             tool_name=self.tool_name,
             status=Status.REQUESTED,
             attempt=0,
@@ -82,15 +94,12 @@ class Books:
     def record(self, wanted: Row) -> Row:
         """Commit the intent, unless the key has a row already; return the one that is there."""
         crash_point.reached("gateway.before_intent")
-        with self.database.write() as tx:
-            row = wanted if rows.insert(tx, wanted) else self._there(tx, wanted)
+        row: Row | None = None
+        while row is None:  # again if PostgreSQL cleans it up between the two statements
+            with self.database.write() as tx:
+                fresh = rows.insert(tx, wanted)
+                row = wanted if fresh else rows.read(tx, wanted.scope, wanted.request_id)
         crash_point.reached("gateway.after_intent")
-        return row
-
-    def _there(self, tx: Any, wanted: Row) -> Row:
-        row = rows.read(tx, wanted.scope, wanted.request_id)
-        if row is None:  # PostgreSQL: cleaned up between the two statements
-            raise BadInput("The receipt was removed at this moment. Call again.")
         return row
 
     def read(self, request_id: str) -> Row | None:
@@ -109,9 +118,11 @@ class Books:
                 more = threads_text((*threads_of(row.threads), thread))
                 with self.database.write() as tx:
                     if rows.join(tx, row, more):
-                        row = row._replace(threads=more)
-                    else:
-                        row = self._there(tx, row)
+                        return row._replace(threads=more)
+                    now = rows.read(tx, row.scope, row.request_id)
+                if now is None:
+                    return row  # cleaned up at this moment; what we hold is still the answer
+                row = row._replace(threads=now.threads)
         return row
 
     def intent(self, row: Row, *, attempt: int, written: Row | None = None) -> Intent:
@@ -164,23 +175,23 @@ class Books:
 
     def give_up(self, row: Row) -> Row | None:
         """Call a started attempt unknown whose claim has run out. None if it was settled since."""
-        detail = f"{row.owner} took it and did not report within its claim"
-        return self._doubt(row, detail, since_us=row.claim_until_us)
+        return self.still_in_doubt(row, f"{row.owner} took it and did not report within its claim")
+
+    def still_in_doubt(self, row: Row, detail: str) -> Row | None:
+        """Note what was found out of somebody's attempt, without settling it."""
+        unknown = row._replace(status=Status.UNKNOWN, detail=detail_bytes(detail))
+        with self.database.write() as tx:
+            return unknown if rows.doubt(tx, row, unknown) else None
 
     def doubt(self, row: Row, detail: str) -> Row | None:
         """Call our own attempt unknown: it is over now, with an outcome that nobody knows."""
-        return self._doubt(row, detail, since_us=self.clock.now_us())
-
-    def still_in_doubt(self, row: Row, detail: str) -> Row | None:
-        """Note what was found out of an unknown call, without settling it."""
-        return self._doubt(row, detail, since_us=row.claim_until_us)
-
-    def _doubt(self, row: Row, detail: str, *, since_us: int) -> Row | None:
         unknown = row._replace(
-            status=Status.UNKNOWN, detail=detail_bytes(detail), claim_until_us=since_us
+            status=Status.UNKNOWN,
+            detail=detail_bytes(detail),
+            claim_until_us=self.clock.now_us(),
         )
         with self.database.write() as tx:
-            return unknown if rows.doubt(tx, row, unknown) else None
+            return unknown if rows.doubt_own(tx, row, unknown) else None
 
     def release(self, row: Row) -> None:
         """Give back an attempt that has sent nothing."""
@@ -190,7 +201,7 @@ class Books:
     # ------------------------------------------------------------------------ outcomes
 
     def succeed(self, row: Row, response: bytes, detail: str) -> Row | None:
-        """Write the receipt. None if the attempt is not the last one any more, or has one."""
+        """Write the receipt, also for an attempt that was given up. None if there is one."""
         done = row._replace(
             status=Status.SUCCEEDED,
             response=response,

@@ -50,7 +50,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 from uuid import uuid4
@@ -83,6 +83,7 @@ from durable_kit.storage.database import Database
 from durable_kit.storage.record import escape_text
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+_LONGEST_CLAIM_S = 366 * 86_400
 
 
 class IdempotentGateway:
@@ -117,10 +118,10 @@ class IdempotentGateway:
     ) -> None:
         check_seconds("wait_s", wait_s)
         check_seconds("receipt_life_s", receipt_life_s)
-        if not 0 < claim_life_s < math.inf:
+        if not 0 < claim_life_s <= _LONGEST_CLAIM_S:
             raise BadInput(
                 f"claim_life_s is {claim_life_s}; an owner needs more than 0 s to send anything, "
-                "and one that dies must be given up some day."
+                f"and one that dies must be given up some day (at most {_LONGEST_CLAIM_S:,} s)."
             )
         self.tool_name = tool_name
         self.contract = contract
@@ -183,11 +184,7 @@ class IdempotentGateway:
 
         Cancelling the await does not cancel an effect that is being sent (see `steps.py`).
         """
-        if self._books.database.writing:
-            raise BadInput(
-                "This OS thread has a write transaction open, which the books would wait for, and "
-                "it for them. End it before you await."
-            )
+        self._check_nothing_open()
         return await steps.run_async(
             self._protocol(idempotency_key, request, effect, lookup, thread_id)
         )
@@ -206,7 +203,12 @@ class IdempotentGateway:
         and sends nothing. What is surely not there becomes `requested` again: the next call with
         the key sends it.
         """
-        return upkeep.reconcile(self._books, self.contract, lookup)
+        return steps.run(upkeep.reconcile(self._books, self.contract, lookup))
+
+    async def areconcile(self, lookup: Function | None = None) -> tuple[Receipt, ...]:
+        """`reconcile` for coroutines; `lookup` may be a coroutine function."""
+        self._check_nothing_open()
+        return await steps.run_async(upkeep.reconcile(self._books, self.contract, lookup))
 
     def decide(self, *, idempotency_key: str, verdict: Found | Absent, by: str) -> Receipt:
         """A person's answer to a call in doubt: it happened (`Found`), or surely not (`Absent`).
@@ -232,7 +234,7 @@ class IdempotentGateway:
         effect: Function,
         lookup: Function | None,
         thread_id: str | None,
-    ) -> Steps:
+    ) -> Steps[Receipt]:
         """One call, from its intent to its receipt; see `steps.py` for who performs the acts."""
         books = self._books
         wanted = books.wanted(idempotency_key, request, thread_id)
@@ -257,7 +259,7 @@ class IdempotentGateway:
             if row.status in (Status.REQUESTED, Status.FAILED):
                 free = row
             elif row.status is Status.UNKNOWN:
-                verdict = yield from self._ask(row, lookup)
+                verdict = yield from upkeep.ask(books, row, lookup)
                 if isinstance(verdict, Found | Refused):
                     self._settle(row, verdict, "found by lookup")
                 elif isinstance(verdict, Absent) and self._absence_is_final(row):
@@ -288,11 +290,8 @@ class IdempotentGateway:
 
     def _send(
         self, free: Row, wanted: Row, effect: Function, lookup: Function | None
-    ) -> Generator[steps.Act, Any, Receipt | None]:
-        """Take the next attempt from the state `free`, and send it.
-
-        None if somebody else was quicker, or has settled it meanwhile.
-        """
+    ) -> Steps[Receipt | None]:
+        """Take the next attempt from the state `free`, and send it. None if another was quicker."""
         books = self._books
         intent = books.intent(free, attempt=free.attempt + 1, written=wanted)
         row = books.start(free)
@@ -303,9 +302,10 @@ class IdempotentGateway:
         # did not, and the call stays unknown.
         earlier = free.first_sent_at_us is not None
         crash_point.reached("gateway.before_send")
-        if books.claim_is_over(row):  # this process stood still for too long
+        if books.claim_is_over(row):
             self._sent_nothing(row, earlier)
-            return None
+            late = NotSent("This process stood still for longer than its claim. Call again.")
+            return self._settled_by_another(row, late)
         # A crash from here to the receipt leaves `started`: when the claim has run out, the
         # provider is asked.
         try:
@@ -324,13 +324,15 @@ class IdempotentGateway:
             unknown = books.doubt(row, upkeep.said(error))
             if not isinstance(error, Exception):  # cancelled, Ctrl-C: it may be out all the same
                 raise
-            if unknown is None:
-                return None
-            verdict = yield from self._ask(unknown, lookup)
+            row = unknown or row
+            verdict = yield from upkeep.ask(books, row, lookup)
             if isinstance(verdict, Found | Refused):
-                self._settle(unknown, verdict, "found by lookup")
-                return None
-            raise self._in_doubt(unknown, verdict) from error
+                self._settle(row, verdict, "found by lookup")
+                doubt = self._in_doubt(row, None)
+            else:
+                doubt = self._in_doubt(row, verdict)
+            doubt.__cause__ = error
+            return self._settled_by_another(row, doubt)
         crash_point.reached("gateway.after_reply")
         return self._receive(row, response)
 
@@ -343,7 +345,7 @@ class IdempotentGateway:
         else:
             self._books.release(row)
 
-    def _receive(self, row: Row, response: Any) -> Receipt | None:
+    def _receive(self, row: Row, response: Any) -> Receipt:
         """Write the receipt of a response that has just come."""
         books = self._books
         try:
@@ -354,25 +356,21 @@ class IdempotentGateway:
         crash_point.reached("gateway.before_receipt")
         done = books.succeed(row, encoded, "")
         crash_point.reached("gateway.after_receipt")
-        return None if done is None else books.receipt_of(done, replayed=False)
+        if done is None:
+            return self._settled_by_another(row, self._in_doubt(row, None))
+        return books.receipt_of(done, replayed=False)
+
+    def _settled_by_another(self, row: Row, otherwise: Exception) -> Receipt:
+        """What has been written down for our attempt, or else raise `otherwise`.
+
+        A call that has sent something does not go back to where it might send again.
+        """
+        now = self._books.read(row.request_id)
+        if now is not None and (now.status is Status.SUCCEEDED or now.failure == REFUSED):
+            return self._answer(now)
+        raise otherwise
 
     # ------------------------------------------------------------------------ unknown
-
-    def _ask(
-        self, row: Row, lookup: Function | None
-    ) -> Generator[steps.Act, Any, Verdict | Refused]:
-        """The provider's word on an unknown call."""
-        if lookup is None:
-            return CannotTell("there is no lookup")
-        try:
-            answer = yield steps.Run(lookup, self._books.intent(row, attempt=row.attempt))
-        except Refused as refusal:
-            return refusal
-        except Exception as error:
-            if isinstance(error, steps.Withdrawn) or is_control_flow(error):
-                raise
-            return CannotTell(upkeep.said(error))
-        return upkeep.checked(answer)
 
     def _settle(self, row: Row, verdict: Found | Refused, detail: str) -> None:
         if isinstance(verdict, Found):
@@ -400,6 +398,13 @@ class IdempotentGateway:
         return abs(self._books.clock.now_us() - first_us) < self.contract.keeps_keys_s * 1e6
 
     # ------------------------------------------------------------------------ answers
+
+    def _check_nothing_open(self) -> None:
+        if self._books.database.writing:
+            raise BadInput(
+                "This OS thread has a write transaction open, which the books would wait for, and "
+                "it for them. End it before you await."
+            )
 
     def _answer(self, row: Row) -> Receipt:
         """The receipt, or the refusal that stands in its place."""

@@ -12,8 +12,10 @@ the status, the attempt, and the owner. Whoever finds no row to update has been 
 looks again. So an owner that was thought dead and wakes up cannot overwrite what has been found
 out in the meantime, and of two that want to send, one gets the attempt:
 
-    A  started, attempt 1 ── paused ─────────────────────────── "succeeded WHERE owner = A": 0 rows
+    A  started, attempt 1 ── paused ─────────────────────── "unknown WHERE owner = A …": 0 rows
     B  ………………………… claim ran out ─ unknown ─ asks ─ succeeded
+
+One arrow needs no owner: that it succeeded is a fact, and the first to bring it writes it down.
 
 `attempt` counts how often it may have been sent. Requests and responses are the codec's bytes, so
 that a NaN or a NUL is stored as it is and on both databases alike.

@@ -135,22 +135,29 @@ def start(tx: Tx, row: Row, mine: Row) -> bool:
 
 
 def succeed(tx: Tx, row: Row, done: Row) -> bool:
-    """Write the receipt. False unless this attempt is the last one and has none yet."""
+    """Write the receipt. False if there is one, or the provider's no.
+
+    Here nobody has to be the owner. That it happened is a fact, whoever brings it and however late,
+    and without it the next call might send again what has happened.
+    """
     cursor = tx.execute(
         """
         UPDATE tool_call_receipts
-           SET status = 'succeeded', response = :response, detail = :detail,
+           SET status = 'succeeded', failure = NULL, response = :response, detail = :detail,
+               owner = :owner, first_sent_at_us = :first_sent_at_us,
                finished_at_us = :finished_at_us
          WHERE scope = :scope AND request_id = :request_id
-           AND status IN ('started', 'unknown') AND attempt = :attempt AND owner = :owner
+           AND status <> 'succeeded' AND COALESCE(failure, '') <> 'refused'
+           AND attempt >= :attempt
         """,
         response=done.response,
         detail=done.detail,
+        owner=done.owner,
+        first_sent_at_us=done.first_sent_at_us,
         finished_at_us=done.finished_at_us,
         scope=row.scope,
         request_id=row.request_id,
         attempt=row.attempt,
-        owner=row.owner,
     )
     return bool(cursor.rowcount == 1)
 
@@ -198,22 +205,45 @@ def release(tx: Tx, row: Row) -> bool:
 
 
 def doubt(tx: Tx, row: Row, unknown: Row) -> bool:
-    """Say that nobody knows, if this attempt is still the one. Its claim ends with that."""
+    """Say that nobody knows, if this attempt is still as it was seen."""
     cursor = tx.execute(
         """
         UPDATE tool_call_receipts
-           SET status = 'unknown', detail = :detail, claim_until_us = :since_us
+           SET status = 'unknown', detail = :detail
          WHERE scope = :scope AND request_id = :request_id
            AND status IN ('started', 'unknown') AND attempt = :attempt AND owner = :owner
            AND claim_until_us = :seen_until_us
         """,
         detail=unknown.detail,
-        since_us=unknown.claim_until_us,
         scope=row.scope,
         request_id=row.request_id,
         attempt=row.attempt,
         owner=row.owner,
         seen_until_us=row.claim_until_us,
+    )
+    return bool(cursor.rowcount == 1)
+
+
+def doubt_own(tx: Tx, row: Row, unknown: Row) -> bool:
+    """Say that our attempt ended, and nobody knows how. Its claim ends with it.
+
+    Also where somebody has called it absent meanwhile: it was still being sent then.
+    """
+    cursor = tx.execute(
+        """
+        UPDATE tool_call_receipts
+           SET status = 'unknown', detail = :detail, owner = :owner,
+               claim_until_us = :claim_until_us, first_sent_at_us = :first_sent_at_us
+         WHERE scope = :scope AND request_id = :request_id AND attempt = :attempt
+           AND (status = 'requested' OR status IN ('started', 'unknown') AND owner = :owner)
+        """,
+        detail=unknown.detail,
+        owner=row.owner,
+        claim_until_us=unknown.claim_until_us,
+        first_sent_at_us=row.first_sent_at_us,
+        scope=row.scope,
+        request_id=row.request_id,
+        attempt=row.attempt,
     )
     return bool(cursor.rowcount == 1)
 

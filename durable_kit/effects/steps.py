@@ -26,16 +26,16 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from durable_kit.effects.outcomes import NotSent
-from durable_kit.effects.receipt import Intent, Receipt
+from durable_kit.effects.receipt import Intent
 
 Function = Callable[[Intent], Any] | Callable[[Intent], Awaitable[Any]]
 
 
-class Withdrawn(Exception):
-    """The caller was cancelled before anything was sent."""
+class Withdrawn(BaseException):
+    """The caller was cancelled before anything was sent. Like a cancellation, no `Exception`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Call the provider: the effect, or (`asks`) the lookup, which changes nothing."""
+    """Call the provider, by the effect or the lookup that came with the call."""
 
     function: Function
     intent: Intent
-    asks: bool = False
 
 
 Act = Wait | Run
-Steps = Generator[Act, Any, Receipt]
+T = TypeVar("T")
+Steps = Generator[Act, Any, T]
 
 
-def run(steps: Steps) -> Receipt:
+def run(steps: Steps[T]) -> T:
     """Run the protocol in this OS thread."""
     move: Callable[[Any], Act] = steps.send
     value: Any = None
@@ -66,8 +66,8 @@ def run(steps: Steps) -> Receipt:
         try:
             act = move(value)
         except StopIteration as end:
-            receipt: Receipt = end.value
-            return receipt
+            result: T = end.value
+            return result
         try:
             value, move = _perform(act), steps.send
         except BaseException as error:
@@ -87,7 +87,7 @@ def _perform(act: Act) -> Any:
     return result
 
 
-async def run_async(steps: Steps) -> Receipt:
+async def run_async(steps: Steps[T]) -> T:
     """Run the protocol on the event loop, to its end even if this call is cancelled."""
     course = _Course()
     task = asyncio.ensure_future(_follow(steps, course))
@@ -105,16 +105,17 @@ class _Course:
     withdrawn: bool = field(default=False)
 
 
-_RUNNING: set[asyncio.Future[Receipt]] = set()  # the loop itself keeps only weak references
+_RUNNING: set[asyncio.Future[Any]] = set()  # the loop itself keeps only weak references
 
 
-async def _follow(steps: Steps, course: _Course) -> Receipt:
+async def _follow(steps: Steps[T], course: _Course) -> T:
     move: Callable[[Any], Act] = steps.send
     value: Any = None
     while True:
         act = await asyncio.to_thread(_next, move, value)
-        if isinstance(act, Receipt):
-            return act
+        if isinstance(act, _End):
+            result: T = act.value
+            return result
         if course.withdrawn:
             value, move = Withdrawn(), steps.throw
             continue
@@ -124,13 +125,17 @@ async def _follow(steps: Steps, course: _Course) -> Receipt:
             value, move = error, steps.throw
 
 
-def _next(move: Callable[[Any], Act], value: Any) -> Act | Receipt:
-    """The next act, or the receipt: a future cannot carry StopIteration."""
+@dataclass(frozen=True, slots=True)
+class _End:
+    value: Any
+
+
+def _next(move: Callable[[Any], Act], value: Any) -> Act | _End:
+    """The next act, or the end: a future cannot carry StopIteration."""
     try:
         return move(value)
     except StopIteration as end:
-        receipt: Receipt = end.value
-        return receipt
+        return _End(end.value)
 
 
 async def _perform_async(act: Act) -> Any:

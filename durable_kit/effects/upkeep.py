@@ -24,7 +24,7 @@ from durable_kit.control_flow import is_control_flow
 from durable_kit.effects.books import Books
 from durable_kit.effects.outcomes import Absent, CannotTell, Contract, Found, Refused, Verdict
 from durable_kit.effects.receipt import Receipt, Row, Status, threads_of
-from durable_kit.effects.steps import Function
+from durable_kit.effects.steps import Function, Run, Steps
 from durable_kit.errors import BadInput
 from durable_kit.storage.record import escape_text
 
@@ -47,7 +47,9 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def reconcile(books: Books, contract: Contract, lookup: Function | None) -> tuple[Receipt, ...]:
+def reconcile(
+    books: Books, contract: Contract, lookup: Function | None
+) -> Steps[tuple[Receipt, ...]]:
     """Settle what the provider can settle; return the rest. See `IdempotentGateway.reconcile`."""
     left = []
     for seen in books.unsettled():
@@ -56,7 +58,7 @@ def reconcile(books: Books, contract: Contract, lookup: Function | None) -> tupl
             row = books.give_up(seen) if books.claim_is_over(seen) else None
         if row is None:
             continue  # somebody is at work on it, or has settled it
-        verdict = _asked(books, row, lookup)
+        verdict = yield from ask(books, row, lookup)
         if isinstance(verdict, Found):
             response = books.codec.encode(verdict.response, path="response")
             books.succeed(row, response, "found by reconcile")
@@ -77,17 +79,19 @@ def _is_final(contract: Contract, row: Row, books: Books) -> bool:
     return until_absence_is_final(contract, row, books.clock.now_us()) <= 0
 
 
-def _asked(books: Books, row: Row, lookup: Function | None) -> Verdict | Refused:
+def ask(books: Books, row: Row, lookup: Function | None) -> Steps[Verdict | Refused]:
+    """The provider's word on an unknown call."""
     if lookup is None:
-        return CannotTell("no lookup was given")
+        return CannotTell("there is no lookup")
     try:
-        return checked(lookup(books.intent(row, attempt=row.attempt)))
+        answer = yield Run(lookup, books.intent(row, attempt=row.attempt))
     except Refused as refusal:
         return refusal
     except Exception as error:
         if is_control_flow(error):
             raise
         return CannotTell(said(error))
+    return checked(answer)
 
 
 def decide(books: Books, idempotency_key: str, verdict: Found | Absent, by: str) -> Receipt:

@@ -36,7 +36,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -49,6 +49,7 @@ from durable_kit.crash.trial import Trial, run_trials
 from durable_kit.effects.gateway import IdempotentGateway
 from durable_kit.effects.outcomes import Absent, CannotTell, Contract, Found, Verdict
 from durable_kit.effects.receipt import Intent
+from durable_kit.lab.embedded_postgres import embedded_postgres
 from durable_kit.lab.provider import Provider
 from durable_kit.lab.provider_client import (
     AFTER_EFFECT,
@@ -77,6 +78,7 @@ Way = Literal["gateway", "naive"]
 ABILITIES: tuple[Ability, ...] = ("key", "lookup", "neither")
 WAYS: tuple[Way, ...] = ("naive", "gateway")
 
+NAIVE_TABLE = "CREATE TABLE IF NOT EXISTS charged (order_id TEXT, charge_id TEXT)"
 CLAIM_LIFE_S, SETTLES_S = 0.3, 0.3
 ONCE, TWICE, LOST, IN_DOUBT, STOPPED = "once", "twice", "lost", "in doubt", "stopped"
 AMOUNT_CENTS = 4999
@@ -138,7 +140,8 @@ class PaymentAgent:
         """Check, act, store: right as long as nothing dies and nobody else is there."""
         crash_point.reached("gateway.before_intent")
         with database.write() as tx:
-            tx.execute("CREATE TABLE IF NOT EXISTS charged (order_id TEXT, charge_id TEXT)")
+            if tx.is_sqlite:
+                tx.execute(NAIVE_TABLE)
             found = tx.row(
                 "SELECT charge_id FROM charged WHERE order_id = :order_id", order_id=order_id
             )
@@ -196,11 +199,18 @@ def run(
     cases: Sequence[tuple[Way, Ability, str]],
     *,
     repeats: int,
+    url: str | None = None,
     on_progress: Callable[[int], None] | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[Outcome]:
-    """Kill an agent `repeats` times for each case, in turns. Raises `ChildFailed` for a kill that
-    did not happen; no process is left in any case."""
+    """Kill an agent `repeats` times for each case, in turns.
+
+    `url`: the database of all agents (default: a SQLite file for each). Raises `ChildFailed` for a
+    kill that did not happen; no process is left in any case.
+    """
+    if url is not None:
+        with Database.open(url) as database, database.write() as tx:
+            tx.execute(NAIVE_TABLE)
     with ExitStack() as stack:
         abilities = dict.fromkeys(ability for _, ability, _ in cases)
         providers = {a: stack.enter_context(start_provider(a)) for a in abilities}
@@ -212,6 +222,7 @@ def run(
                     graph=PaymentAgent(providers[ability].url, ability, way),
                     input={"order_id": order_id},
                     durability="sync",
+                    url=url,
                     fsync=False,
                     record_points=False,
                 ),
@@ -268,6 +279,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m durable_kit.lab.effect_trials")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--postgres", action="store_true", help="on an embedded PostgreSQL")
     arguments = parser.parse_args(argv)
     ways: Sequence[Way] = arguments.way or WAYS
     cases = [(w, a, p) for w in ways for a in ABILITIES for p in POINTS]
@@ -275,9 +287,10 @@ def main(argv: list[str] | None = None) -> int:
 
     with tqdm(total=len(cases) * arguments.repeats, unit="kill", mininterval=5) as bar:
         outcomes = []
-        for outcome in run(cases, repeats=arguments.repeats):
-            outcomes.append(outcome)
-            bar.update(1)
+        with embedded_postgres() if arguments.postgres else nullcontext() as url:
+            for outcome in run(cases, repeats=arguments.repeats, url=url):
+                outcomes.append(outcome)
+                bar.update(1)
     print(table(outcomes).to_string(index=False))
     broken = broken_promises(outcomes)
     for outcome in broken:

@@ -92,10 +92,20 @@ def test_an_async_lookup_is_awaited(pay: IdempotentGateway) -> None:
         await asyncio.sleep(0)
         return Found("found")
 
-    async def work() -> Receipt:
-        return await pay.acall(idempotency_key=KEY, request=1, effect=effect, lookup=lookup)
+    async def work() -> None:
+        call: Any = {"request": 1, "effect": effect}
+        found = await pay.acall(idempotency_key=KEY, **call, lookup=lookup)
+        assert found.response == "found"
+        with pytest.raises(InDoubt):
+            await pay.acall(idempotency_key="2", **call)
+        [left] = await pay.areconcile()
+        assert left.idempotency_key == "2"
+        assert await pay.areconcile(lookup) == ()
 
-    assert in_a_loop(work).response == "found"
+    in_a_loop(work)
+    found = pay.receipt("2")
+    assert found is not None
+    assert found.response == "found"
 
 
 def test_a_coroutine_given_to_the_sync_call_is_not_run_and_not_in_doubt(

@@ -4,91 +4,36 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from durable_kit import (
-    Absent,
     BadInput,
-    CannotTell,
     Contract,
     Database,
     FakeClock,
     Found,
     IdempotencyConflict,
-    IdempotentGateway,
     InDoubt,
     InProgress,
     NotRecorded,
     NotSent,
-    Receipt,
     Refused,
-    UnloadableValue,
     UnstorableValue,
 )
 from durable_kit.effects.receipt import Intent, Status
-
-KEY = "charge:order-1001"
-REQUEST = {"order_id": "order-1001", "amount_cents": 4999}
-DAY_S = 86_400
-
-
-class Bank:
-    """An effect that can be told how to fail, and counts."""
-
-    def __init__(self) -> None:
-        self.seen: list[Intent] = []
-        self.error: BaseException | None = None
-
-    def __call__(self, intent: Intent) -> Any:
-        self.seen.append(intent)
-        if self.error is not None:
-            raise self.error
-        return {"id": f"charge-{len(self.seen)}"}
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with Database.open(database_url) as database:
-        yield database
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def bank() -> Bank:
-    return Bank()
-
-
-def gateway(database: Database, clock: FakeClock, **settings: Any) -> IdempotentGateway:
-    given = {"tool_name": "payments", "wait_s": 0, **settings}
-    return IdempotentGateway(database, clock=clock, **given)
-
-
-def left_by_a_dead_owner(database: Database, clock: FakeClock, **call: Any) -> None:
-    """A call whose process died while it was sending: `started`, and nobody will report."""
-
-    class Died(BaseException):
-        pass
-
-    dying = gateway(database, clock, owner="dead")
-    books: Any = dying._books
-    books.doubt = lambda row, detail: (_ for _ in ()).throw(
-        Died
-    )  # the note is what a kill prevents
-
-    def effect(intent: Intent) -> None:
-        raise TimeoutError
-
-    with pytest.raises(Died):
-        dying.call(**{"idempotency_key": KEY, "request": REQUEST, "effect": effect, **call})
-
+from tests.effects.gateway_bench import (
+    DAY_S,
+    KEY,
+    REQUEST,
+    Bank,
+    gateway,
+    graph_interrupt,
+    left_by_a_dead_owner,
+    raising,
+)
 
 # ---------------------------------------------------------------------- same key, same request
 
@@ -156,7 +101,7 @@ def test_values_that_json_columns_choke_on_are_kept_as_they_are(
     assert repr(first.request) == repr(odd)
     assert (again.idempotency_key, again.scope, again.threads) == (key, "t\0", ("t\0",))
     with pytest.raises(NotSent):
-        pay.call(idempotency_key="2", request=1, effect=_raising(NotSent("why\0 \ud800")))
+        pay.call(idempotency_key="2", request=1, effect=raising(NotSent("why\0 \ud800")))
     failed = pay.receipt("2")
     assert failed is not None
     assert failed.detail == "NotSent: why\0 \ud800"
@@ -173,8 +118,13 @@ def test_a_request_that_cannot_be_stored_is_refused_before_anything_happens(
         pay.call(idempotency_key=KEY, request=request_, effect=bank)
     with pytest.raises(BadInput, match="lone surrogate"):
         pay.call(idempotency_key="\ud800", request=1, effect=bank)
-    with pytest.raises(BadInput, match="empty"):
-        pay.call(idempotency_key="", request=1, effect=bank)
+    for key in ("", "x" * 1001, "\0" * 501, 7, None):
+        with pytest.raises(BadInput, match="idempotency_key"):
+            pay.call(idempotency_key=key, request=1, effect=bank)  # type: ignore[arg-type]
+    longest = "\N{GRINNING FACE}" * 250
+    assert gateway(database, clock, scope=longest).call(
+        idempotency_key=longest, request=1, effect=Bank()
+    ).idempotency_key == longest  # fmt: skip
     assert bank.seen == []
     assert pay.receipt(KEY) is None
 
@@ -216,7 +166,7 @@ def test_another_request_is_a_conflict_in_every_state(
         left_by_a_dead_owner(database, clock)
     else:
         bank.error = {
-            "requested": _graph_interrupt(),
+            "requested": graph_interrupt(),
             "refused": Refused("no"),
             "not sent": NotSent("not reached"),
             "unknown": TimeoutError(),
@@ -365,346 +315,6 @@ def test_a_response_that_cannot_be_stored_is_in_doubt_and_not_sent_again(
     assert found.response == "ok"
 
 
-# ---------------------------------------------------------------------- unknown, and asking
-
-
-def test_a_lost_reply_is_found_by_asking_at_once(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    bank.error = TimeoutError()
-    asked: list[Intent] = []
-
-    def lookup(intent: Intent) -> Found:
-        asked.append(intent)
-        return Found({"id": "charge-1"})
-
-    receipt = gateway(database, clock).call(
-        idempotency_key=KEY, request=REQUEST, effect=bank, lookup=lookup
-    )
-    assert receipt.response == {"id": "charge-1"}
-    assert receipt.detail == "found by lookup"
-    assert asked == bank.seen
-
-
-def test_a_dead_owner_is_waited_for_then_asked_about(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    left_by_a_dead_owner(database, clock)
-    pay = gateway(database, clock)
-    with pytest.raises(InProgress, match="dead"):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    clock.advance(60)
-    with pytest.raises(InDoubt, match="did not report"):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    receipt = pay.call(
-        idempotency_key=KEY, request=REQUEST, effect=bank, lookup=lambda intent: Found(7)
-    )
-    assert (receipt.response, bank.seen) == (7, [])
-
-
-def test_absence_is_believed_only_when_the_contract_says_when(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    bank.error = TimeoutError()
-    call: Any = {
-        "idempotency_key": KEY,
-        "request": REQUEST,
-        "effect": bank,
-        "lookup": lambda intent: Absent(),
-    }
-    for contract in (Contract(), Contract(absence_settles_after_s=30)):
-        with pytest.raises(InDoubt, match="not there"):
-            gateway(database, clock, contract=contract).call(**call)
-    bank.error = None
-    clock.advance(29.9)
-    with pytest.raises(InDoubt):
-        gateway(database, clock, contract=Contract(absence_settles_after_s=30)).call(**call)
-    clock.advance(0.1)
-    with pytest.raises(InDoubt):
-        gateway(database, clock).call(**call)
-    assert len(bank.seen) == 1
-    sure = gateway(database, clock, contract=Contract(absence_settles_after_s=30)).call(**call)
-    assert (sure.attempt, len(bank.seen)) == (2, 2)
-
-
-def test_absence_counts_from_the_last_moment_at_which_a_dead_owner_can_have_sent(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    left_by_a_dead_owner(database, clock)  # its claim lasts for 60 s
-    pay = gateway(database, clock, contract=Contract(absence_settles_after_s=30))
-    call: Any = {
-        "idempotency_key": KEY,
-        "request": REQUEST,
-        "effect": bank,
-        "lookup": lambda intent: Absent(),
-    }
-    clock.advance(89)
-    with pytest.raises(InDoubt):
-        pay.call(**call)
-    clock.advance(1)
-    assert pay.call(**call).attempt == 2
-
-
-def test_zero_seconds_until_absence_settles_is_a_value(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    left_by_a_dead_owner(database, clock)
-    clock.advance(60)
-    pay = gateway(database, clock, contract=Contract(absence_settles_after_s=0))
-    receipt = pay.call(
-        idempotency_key=KEY, request=REQUEST, effect=bank, lookup=lambda intent: Absent()
-    )
-    assert receipt.attempt == 2
-
-
-@pytest.mark.parametrize("answer", [None, False, {}, CannotTell("502"), OSError("down")], ids=repr)
-def test_an_answer_that_is_no_verdict_proves_nothing(
-    database: Database, clock: FakeClock, bank: Bank, answer: Any
-) -> None:
-    bank.error = TimeoutError()
-    pay = gateway(database, clock, contract=Contract(absence_settles_after_s=0))
-
-    def lookup(intent: Intent) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    for _ in range(2):
-        with pytest.raises(InDoubt, match="asked"):
-            pay.call(idempotency_key=KEY, request=REQUEST, effect=bank, lookup=lookup)
-    assert len(bank.seen) == 1
-
-
-def test_a_lookup_may_find_a_refusal(database: Database, clock: FakeClock, bank: Bank) -> None:
-    bank.error = TimeoutError()
-    for _ in range(2):
-        with pytest.raises(Refused, match="declined"):
-            gateway(database, clock).call(
-                idempotency_key=KEY,
-                request=REQUEST,
-                effect=bank,
-                lookup=_raising(Refused("declined")),
-            )
-    assert len(bank.seen) == 1
-
-
-def test_a_provider_that_knows_the_key_is_sent_it_again_until_it_may_have_forgotten(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    pay = gateway(database, clock, contract=Contract(keeps_keys_s=DAY_S))
-    bank.error = TimeoutError()
-    with pytest.raises(InDoubt) as doubt:
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert doubt.value.may_send_again
-    clock.advance(DAY_S - 1)
-    with pytest.raises(InDoubt):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert [intent.attempt for intent in bank.seen] == [1, 2]
-    assert len({(intent.idempotency_key, str(intent.request)) for intent in bank.seen}) == 1
-    clock.advance(1)  # the window began with the first attempt, not with the last
-    bank.error = None
-    with pytest.raises(InDoubt, match="decide"):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert len(bank.seen) == 2
-
-
-def test_a_clock_that_steps_back_does_not_make_a_forgotten_key_known(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    pay = gateway(database, clock, contract=Contract(keeps_keys_s=3600))
-    bank.error = TimeoutError()
-    with pytest.raises(InDoubt):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    clock.advance(-2 * 3600)
-    with pytest.raises(InDoubt):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert len(bank.seen) == 1
-
-
-@pytest.mark.parametrize(
-    "error", [NotSent("this time not reached"), None], ids=["not sent", "pause"]
-)
-def test_an_attempt_that_sent_nothing_does_not_clear_the_doubt_of_the_one_before(
-    database: Database, clock: FakeClock, bank: Bank, error: Exception | None
-) -> None:
-    error = error or _graph_interrupt()
-    knows_keys = gateway(database, clock, contract=Contract(keeps_keys_s=DAY_S))
-    bank.error = TimeoutError("the first reply was lost")
-    with pytest.raises(InDoubt):
-        knows_keys.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    bank.error = error
-    with pytest.raises(type(error)):
-        knows_keys.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    bank.error = None
-    clock.advance(2 * DAY_S)
-    with pytest.raises(InDoubt):
-        knows_keys.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert len(bank.seen) == 2
-
-
-def test_what_was_not_sent_does_not_open_the_window_of_the_key(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    pay = gateway(database, clock, contract=Contract(keeps_keys_s=3600))
-    bank.error = NotSent("not reached")
-    with pytest.raises(NotSent):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    clock.advance(2 * 3600)
-    bank.error = TimeoutError()
-    with pytest.raises(InDoubt):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    bank.error = None
-    assert pay.call(idempotency_key=KEY, request=REQUEST, effect=bank).attempt == 3
-
-
-def test_the_stored_request_is_the_one_that_is_sent_again(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    pay = gateway(database, clock, contract=Contract(keeps_keys_s=DAY_S))
-    bank.error = TimeoutError()
-    with pytest.raises(InDoubt):
-        pay.call(idempotency_key=KEY, request={"amount": 1.0, "b": [1]}, effect=bank)
-    bank.error = None
-    receipt = pay.call(idempotency_key=KEY, request={"b": (1,), "amount": 1}, effect=bank)
-    assert repr(bank.seen[1].request) == repr({"amount": 1.0, "b": [1]})
-    assert receipt.request == bank.seen[0].request
-
-
-def test_a_damaged_request_is_never_sent(database: Database, clock: FakeClock, bank: Bank) -> None:
-    pay = gateway(database, clock, contract=Contract(keeps_keys_s=DAY_S))
-    bank.error = TimeoutError()
-    with pytest.raises(InDoubt):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    other = gateway(database, clock, scope="other").call(
-        idempotency_key=KEY, request={**REQUEST, "amount_cents": 4998}, effect=Bank()
-    )
-    assert other.status is Status.SUCCEEDED
-    with database.write() as tx:
-        tx.execute(
-            """
-            UPDATE tool_call_receipts
-               SET request = (SELECT request FROM tool_call_receipts WHERE scope = 'other')
-             WHERE scope = ''
-            """
-        )
-    bank.error = None
-    with pytest.raises(UnloadableValue, match="do not fit their fingerprint"):
-        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert len(bank.seen) == 1
-
-
-def test_an_owner_that_stood_still_past_its_claim_does_not_send(
-    database: Database, clock: FakeClock, bank: Bank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its successor has called the attempt unknown and found out; only then it wakes up."""
-    slow = gateway(database, clock, owner="slow")
-    woken: list[Receipt] = []
-
-    def stands_still(name: str) -> None:
-        if name == "gateway.before_send" and not woken:
-            clock.advance(61)
-            woken.append(
-                gateway(database, clock).call(
-                    idempotency_key=KEY,
-                    request=REQUEST,
-                    effect=bank,
-                    lookup=lambda intent: Found("by the other"),
-                )
-            )
-
-    monkeypatch.setattr("durable_kit.crash_point.reached", stands_still)
-    receipt = slow.call(idempotency_key=KEY, request=REQUEST, effect=bank)
-    assert receipt == woken[0]
-    assert bank.seen == []
-
-
-def test_an_owner_that_reports_late_does_not_overwrite_what_was_found_out(
-    database: Database, clock: FakeClock
-) -> None:
-    def slow_effect(intent: Intent) -> str:
-        clock.advance(61)
-        gateway(database, clock).reconcile(lambda intent: Found("from the provider's book"))
-        return "from the late reply"
-
-    receipt = gateway(database, clock).call(
-        idempotency_key=KEY, request=REQUEST, effect=slow_effect
-    )
-    assert receipt.response == "from the provider's book"
-
-
-def test_a_late_success_settles_a_doubt_that_nobody_else_has(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    def slow_effect(intent: Intent) -> str:
-        clock.advance(61)
-        [left] = gateway(database, clock).reconcile()
-        assert left.status is Status.UNKNOWN
-        return "late, and true"
-
-    receipt = gateway(database, clock).call(
-        idempotency_key=KEY, request=REQUEST, effect=slow_effect
-    )
-    assert (receipt.response, receipt.attempt) == ("late, and true", 1)
-
-
-# ---------------------------------------------------------------------- reconcile, decide
-
-
-def test_reconcile_settles_what_it_can_and_lists_the_rest(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    pay = gateway(database, clock, contract=Contract(absence_settles_after_s=30))
-    bank.error = TimeoutError()
-    for key in ("found", "absent", "refused", "unclear", "down"):
-        with pytest.raises(InDoubt):
-            pay.call(idempotency_key=key, request=key, effect=bank)
-    left_by_a_dead_owner(database, clock)
-    gateway(database, clock, tool_name="other tool").call(
-        idempotency_key="other", request=1, effect=Bank()
-    )
-
-    def lookup(intent: Intent) -> Any:
-        if intent.request == "refused":
-            raise Refused("declined")
-        if intent.request == "down":
-            raise OSError("down")
-        return {"found": Found("f"), "absent": Absent()}.get(intent.request, CannotTell("?"))
-
-    too_early = pay.reconcile(lookup)
-    assert [r.idempotency_key for r in too_early] == ["absent", "down", "unclear"]
-    clock.advance(60)
-    left = pay.reconcile(lookup)
-    assert [r.idempotency_key for r in left] == [KEY, "down", "unclear"]
-    assert left[1].detail.endswith("asked: OSError: down")
-    assert left[1].detail.count("asked") == 1
-    assert len(bank.seen) == 5, "reconcile sends nothing"
-    status = {key: getattr(pay.receipt(key), "status", None) for key in ("found", "absent")}
-    assert status == {"found": Status.SUCCEEDED, "absent": Status.REQUESTED}
-    bank.error = None
-    assert pay.call(idempotency_key="absent", request="absent", effect=bank).attempt == 2
-
-
-def test_a_person_decides_what_nobody_else_knows(
-    database: Database, clock: FakeClock, bank: Bank
-) -> None:
-    pay = gateway(database, clock)
-    bank.error = TimeoutError()
-    for key in ("it happened", "it did not"):
-        with pytest.raises(InDoubt):
-            pay.call(idempotency_key=key, request=REQUEST, effect=bank)
-    bank.error = None
-    decided = pay.decide(idempotency_key="it happened", verdict=Found("no. 7"), by="ada")
-    assert (decided.response, decided.detail) == ("no. 7", "decided by ada")
-    assert pay.call(idempotency_key="it happened", request=REQUEST, effect=bank) == decided
-    pay.decide(idempotency_key="it did not", verdict=Absent(), by="ada")
-    assert len(bank.seen) == 2
-    assert pay.call(idempotency_key="it did not", request=REQUEST, effect=bank).attempt == 2
-    assert pay.reconcile() == ()
-    for key in ("it happened", "never heard of"):
-        with pytest.raises(BadInput, match="nothing to decide"):
-            pay.decide(idempotency_key=key, verdict=Absent(), by="ada")
-
-
 # ---------------------------------------------------------------------- recorded, clean-up
 
 
@@ -810,6 +420,9 @@ def test_a_receipt_life_of_zero_removes_at_once_what_no_open_thread_needs(
         {"claim_life_s": 0},
         {"claim_life_s": -0.1},
         {"claim_life_s": math.inf},
+        {"claim_life_s": 1e300},
+        {"scope": None},
+        {"tool_name": ""},
         {"claim_life_s": math.nan},
         {"receipt_life_s": -1},
         {"receipt_life_s": math.nan},
@@ -862,16 +475,3 @@ def test_the_errors_cross_a_process_boundary_with_their_facts(error: Exception) 
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
     assert vars(again) == vars(error)
-
-
-def _raising(error: Exception) -> Any:
-    def raises(intent: Intent) -> Any:
-        raise error
-
-    return raises
-
-
-def _graph_interrupt() -> Exception:
-    from langgraph.errors import GraphInterrupt
-
-    return GraphInterrupt()
