@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from durable_kit.lab.figure_style import (
     COLOURS,
@@ -37,40 +37,22 @@ def power_loss(table: pd.DataFrame) -> Figure:
     `table` is that of `power_loss.measure_power_loss`. A crossed point is a file that could not be
     read any more, or a proof that failed.
     """
-    sizes = table.groupby(["synchronous", "fate"]).size()
     panels = list(table.groupby("fate", sort=False))
     figure, axes = new_figure(
         len(panels),
-        caption=f"SIMULATED, n = {int(sizes.min())} ends a column, one point an end; the bar is "
-        "the median; a red cross is a damaged database.",
+        caption=f"SIMULATED, {_n(table, ['synchronous', 'fate'])} ends a column, one point an end; "
+        "the bar is the median; a red cross is a damaged database.",
     )
     top = max(1.0, float(table["acknowledged_steps"].max()))
     for one, (fate, panel) in zip(axes, panels, strict=True):
         settings = list(panel.groupby("synchronous", sort=False))
         for i, (_, ends) in enumerate(settings):
-            lost, sound = ends["lost_steps"].tolist(), (ends["verdict"] == "sound").tolist()
-            for k, (steps, whole) in enumerate(zip(lost, sound, strict=True)):
-                one.plot(
-                    [i + 0.64 * ((k + 0.5) / len(lost) - 0.5)], [steps], linestyle="none",
-                    marker=MARKERS[i % len(MARKERS)] if whole else "X",
-                    color=COLOURS[i % len(COLOURS)] if whole else BAD,
-                    markersize=6 if whole else 8, markeredgecolor="white", markeredgewidth=0.5,
-                    clip_on=False, zorder=3,
-                )  # fmt: skip
-            median = ends["lost_steps"].median()
-            one.hlines(median, i - 0.4, i + 0.4, color="#202020", linewidth=1.4, zorder=2)
+            _strip(one, i, ends["lost_steps"], series=i, bad=ends["verdict"] != "sound")
         one.set_ylim(-0.03 * top, 1.06 * top)
-        one.set_xticks(range(len(settings)), [str(name) for name, _ in settings])
-        one.set_xlim(-0.55, len(settings) - 0.45)
-        one.grid(visible=False, axis="x")
-        first = one is axes[0]
-        label_axes(
-            one, x="synchronous", title=str(fate),
-            y="acknowledged steps lost" if first else "",
-        )  # fmt: skip
-    figure.suptitle(
-        "Process death is not power loss", fontsize=TITLE_PT, x=0.01, ha="left", fontweight="bold"
-    )
+        _columns(one, [str(name) for name, _ in settings])
+        y = "acknowledged steps lost" if one is axes[0] else ""
+        label_axes(one, x="synchronous", y=y, title=str(fate))
+    _heading(figure, "Process death is not power loss")
     return figure
 
 
@@ -87,6 +69,128 @@ def power_loss_alt(table: pd.DataFrame) -> str:
     return f"Simulated: acknowledged steps lost, by synchronous; median. {'. '.join(parts)}."
 
 
+def lost_steps(kills: pd.DataFrame) -> Figure:
+    """Every kill as a point, saver beside saver: executed steps of which the database knew nothing.
+
+    `kills` is `DurabilityReport.kill_table()`.
+    """
+    return _by_saver(
+        kills,
+        "lost_steps",
+        caption=f"Measured here: {_n(kills, ['step_ms', 'durability', 'label'])} kills a column, "
+        "one point a kill; the bar is the median.",
+        y="steps lost (log above 1)",
+        scale=("symlog", {"linthresh": 1, "linscale": 0.5}),
+        heading="Steps lost when the process is killed",
+    )
+
+
+def windows(steps: pd.DataFrame) -> Figure:
+    """The window of every step: from the return of its node to the commit of its checkpoint.
+
+    `steps` is `DurabilityReport.window_table()`. A kill in the window of a step loses that step.
+    """
+    return _by_saver(
+        steps,
+        "window_ms",
+        caption=f"Measured here: one run a column, {_n(steps, ['step_ms', 'durability', 'label'])} "
+        "steps, one point a step; the bar is the median.",
+        y="window (ms, log)",
+        scale=("log", {}),
+        heading='From "the state has changed" to "the checkpoint is committed"',
+    )
+
+
+def by_saver_alt(table: pd.DataFrame, column: str, what: str) -> str:
+    """The figures of `lost_steps` and `windows` in words: median and range of every column."""
+    parts = [
+        f"{label} {mode}, step {step_ms:g} ms: {rows[column].median():.3g} "
+        f"({rows[column].min():.3g} to {rows[column].max():.3g})"
+        for (step_ms, mode, label), rows in table.groupby(
+            ["step_ms", "durability", "label"], sort=False
+        )
+    ]
+    return f"{what}; median and range. {'; '.join(parts)}."
+
+
+def _by_saver(
+    table: pd.DataFrame, column: str, *, caption: str, y: str, scale: Any, heading: str
+) -> Figure:
+    panels = list(table.groupby("step_ms"))
+    figure, axes = new_figure(len(panels), caption=caption, height_in=3.9)
+    savers = list(dict.fromkeys(table["label"]))
+    width = 0.8 / len(savers)
+    for one, (step_ms, panel) in zip(axes, panels, strict=True):
+        modes = list(panel.groupby("durability", sort=False))
+        for i, (_, of_mode) in enumerate(modes):
+            for k, saver in enumerate(savers):
+                at = i + (k - (len(savers) - 1) / 2) * width
+                values = of_mode[of_mode["label"] == saver][column]
+                _strip(one, at, values, series=k, width=width * 0.8)
+        one.set_yscale(scale[0], **scale[1])
+        least, most = float(table[column].min()), float(table[column].max())
+        one.set_ylim(
+            (-0.25, max(10.0, 2 * most)) if scale[0] == "symlog" else (least / 2, most * 2)
+        )
+        one.yaxis.set_minor_locator(NullLocator())
+        one.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        _columns(one, [str(mode) for mode, _ in modes])
+        title = f"a step works for {step_ms:g} ms" if step_ms else "a step does nothing"
+        label_axes(one, x="durability", y=y if one is axes[0] else "", title=title)
+    handles = [
+        Line2D([], [], linestyle="none", marker=MARKERS[k], color=COLOURS[k], label=saver)
+        for k, saver in enumerate(savers)
+    ]
+    axes[-1].legend(handles=handles, fontsize=SMALL_PT, frameon=False, loc="best")
+    _heading(figure, heading)
+    return figure
+
+
+def _strip(
+    axes: Axes,
+    place: float,
+    values: pd.Series,
+    *,
+    series: int,
+    width: float = 0.64,
+    bad: pd.Series | None = None,
+) -> None:
+    """Points side by side in their order (chance would put some upon others), and their median."""
+    numbers = values.tolist()
+    wrong = [False] * len(numbers) if bad is None else bad.tolist()
+    places = [place + width * ((k + 0.5) / len(numbers) - 0.5) for k in range(len(numbers))]
+    size = 6 if len(numbers) <= 40 else 3
+    for crossed in (False, True):
+        chosen = [k for k, is_wrong in enumerate(wrong) if is_wrong == crossed]
+        if not chosen:
+            continue
+        axes.plot(
+            [places[k] for k in chosen], [numbers[k] for k in chosen], linestyle="none",
+            marker="X" if crossed else MARKERS[series % len(MARKERS)],
+            color=BAD if crossed else COLOURS[series % len(COLOURS)],
+            markersize=8 if crossed else size, markeredgecolor="white",
+            markeredgewidth=0.5 if size > 3 else 0, clip_on=False, zorder=3,
+        )  # fmt: skip
+    half = width * 0.6
+    axes.hlines(values.median(), place - half, place + half, color="#202020", linewidth=1.4)
+
+
+def _columns(axes: Axes, names: list[str]) -> None:
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.55, len(names) - 0.45)
+    axes.grid(visible=False, axis="x")
+
+
+def _heading(figure: Figure, text: str) -> None:
+    figure.suptitle(text, fontsize=TITLE_PT, x=0.01, ha="left", fontweight="bold")
+
+
+def _n(table: pd.DataFrame, keys: list[str]) -> str:
+    sizes = table.groupby(keys).size()
+    low, high = int(sizes.min()), int(sizes.max())
+    return f"n = {low}" if low == high else f"n = {low} to {high}"
+
+
 def run_timeline(story: RunStory) -> Figure:
     """Two processes, one agent: what each executed, what became durable, where it ended.
 
@@ -99,8 +203,8 @@ def run_timeline(story: RunStory) -> Figure:
         len(ends),
         height_in=3.5,
         ratios=[max(end, longest / 2.5) for end in ends],
-        caption=f"Measured here: one run, n = 1, durability={story.request.durability!r}, a model "
-        f"call takes {story.request.step_ms:g} ms. Time counts from when the graph began to run.",
+        caption=f"Measured here: one run, n = 1; durability={story.request.durability!r}, a model "
+        f"call takes {story.request.step_ms:g} ms.",
         margins={"left": 0.135, "right": 0.985, "bottom": 0.2, "top": 0.83, "wspace": 0.06},
     )
     lanes = {name: i for i, name in enumerate((*NODES, "database", "provider"))}
@@ -127,7 +231,7 @@ def run_timeline(story: RunStory) -> Figure:
         one.set_yticks(range(len(lanes)), list(lanes) if number == 1 else [""] * len(lanes))
         one.axhline(len(NODES) - 0.5, color="#808080", linewidth=0.8)
         one.xaxis.set_major_locator(MaxNLocator(nbins=4 if end > longest / 2 else 2))
-        label_axes(one, x="time (ms)", y="")
+        label_axes(one, x="ms since invoke", y="")
     _fate_legend(figure, {bar.fate for bar in story.bars})
     return figure
 

@@ -127,10 +127,13 @@ class RunStory:
             why = "" if not POINTS[self.request.point] else "that place was never reached: "
             return f"No crash: {why}one process ran the agent to its end."
         again = ", ".join(self.repeated) or "nothing"
+        said = f"The database said next: {self.next!r}, tasks: {self.tasks!r}."
+        if self.stored_step is None:
+            said = "The database knew nothing of the run."
         return (
             f"Killed after {self.executed_steps} executed super-steps, {self.lost_steps} of them "
-            f"lost. The database said next: {self.next!r}, tasks: {self.tasks!r}. The second "
-            f"process ran {again} again. The book has {_counted(self.charges, 'charge')} and "
+            f"lost. {said} The second process ran {again} again. The book has "
+            f"{_counted(self.charges, 'charge')} and "
             f"{_counted(len(self.book) - self.charges, 'e-mail')}."
         )
 
@@ -144,7 +147,12 @@ class RunStory:
     def book_table(self) -> pd.DataFrame:
         """The provider's book: one row an effect in the world."""
         rows = [
-            (e.no, e.kind, "" if e.amount_cents is None else f"{e.amount_cents / 100:.2f}", e.key)
+            (
+                e.no,
+                e.kind,
+                "–" if e.amount_cents is None else f"{e.amount_cents / 100:.2f}",
+                e.key or "–",
+            )
             for e in self.book
         ]
         return pd.DataFrame(rows, columns=["no", "effect", "amount", "key"])
