@@ -133,7 +133,8 @@ def tell(
         began_wall_s = first.began_s + wall_minus_perf_s
         receipt = _versions(url, began_wall_s)
         moments = _moments(request, first, second, receipt, charges, began_wall_s)
-        said = "with a receipt" if second.error is None else ended.splitlines()[0]
+        note = "a receipt" if request.way == "gateway" else "a note of its own"
+        said = f"with {note}" if second.error is None else ended.splitlines()[0]
         return PaymentStory(request, first.death, receipt, charges, verdict, said, moments)
 
 
@@ -210,4 +211,4 @@ def _moments(
 
 
 def _ending(attempt: Attempt) -> str:
-    return "has a receipt" if attempt.error is None else attempt.error.partition(":")[0]
+    return "finished" if attempt.error is None else attempt.error.partition(":")[0]

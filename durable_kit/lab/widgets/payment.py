@@ -20,14 +20,14 @@ from durable_kit.lab.widgets.base import Cancelled, Job, Panel
 
 ABILITIES = (
     ("knows idempotency keys", "key"),
-    ("can be asked", "lookup"),
-    ("neither of the two", "neither"),
+    ("can be asked, knows no keys", "lookup"),
+    ("knows no keys, cannot be asked", "neither"),
 )
 _SAID = {
     ONCE: "charged <b>once</b>, and the agent knows it",
     TWICE: "charged <b>twice</b>",
-    LOST: "<b>lost</b>: the agent believes in a charge that is not there",
-    IN_DOUBT: "<b>in doubt</b>: nobody can know, and nobody guessed; a person decides",
+    LOST: "charged nothing, and the agent believes in a charge: <b>lost</b>",
+    IN_DOUBT: "been asked once; the call is <b>in doubt</b>: nobody guessed, a person decides",
 }
 _LAYOUT = {
     "style": {"description_width": "120px"},
@@ -58,8 +58,8 @@ def story_html(story: PaymentStory) -> str:
     )
     receipt = story.receipt_table()
     return (
-        f"<p>Killed at <code>{request.point}</code>, {with_gateway}; the provider: {ability}; "
-        f"{_SAID.get(story.verdict, html.escape(story.verdict))}.</p>"
+        f"<p>Killed at <code>{request.point}</code>, {with_gateway}. The provider {ability}. "
+        f"It has {_SAID.get(story.verdict, html.escape(story.verdict))}.</p>"
         f"{plots.figure_html(figure, alt=story_alt(story), table=story.moments)}"
         '<div style="display:flex;flex-wrap:wrap;gap:32px"><div><p>The receipt, row by row</p>'
         f"{_table(receipt) if len(receipt) else '<p>The naive agent keeps none.</p>'}</div>"
