@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from durable_kit import Database
-from durable_kit.storage.group_commit import GroupCommit
 
 
 @pytest.fixture
@@ -25,6 +24,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
                 "CREATE TABLE notes (id INTEGER, order_id INTEGER "
                 "REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)"
             )
+        opened._group_commit.patience_s = 20.0  # whatever else this machine has to do
         yield opened
 
 
@@ -139,6 +139,7 @@ def test_a_commit_that_fails_is_heard_by_all_who_wait_for_it(database: Database)
 
 
 def test_who_announced_a_write_and_never_came_is_not_waited_for(database: Database) -> None:
+    database._group_commit.patience_s = 0.05
     with database.soon():
         Writer(database, 1).end()
     assert notes(database) == [1]
@@ -153,7 +154,7 @@ def test_an_announced_write_is_waited_for(database: Database, commits: list[str]
             tx.execute("INSERT INTO notes (id) VALUES (2)")
     first.join(20)
     assert notes(database) == [1, 2]
-    assert len(commits) <= 2  # one, unless this thread was kept off the processor for long
+    assert commits == ["COMMIT"]
 
 
 def test_many_threads_lose_nothing(database: Database, commits: list[str]) -> None:
@@ -223,8 +224,7 @@ def test_in_memory_no_moment_is_named() -> None:
         assert moments(memory) == (None, None)
 
 
-def test_the_group_is_limited(database: Database) -> None:
-    assert isinstance(database._group_commit, GroupCommit)
+def test_however_many_are_waiting_all_return(database: Database) -> None:
     first = Writer(database, 0)
     assert first.inside.wait(20)
     others = [Writer(database, n) for n in range(1, 40)]

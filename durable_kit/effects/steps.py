@@ -92,7 +92,7 @@ async def run_async(steps: Steps[T]) -> T:
     course = _Course()
     task = asyncio.ensure_future(_follow(steps, course))
     _RUNNING.add(task)
-    task.add_done_callback(_RUNNING.discard)
+    task.add_done_callback(_let_go)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -106,6 +106,12 @@ class _Course:
 
 
 _RUNNING: set[asyncio.Future[Any]] = set()  # the loop itself keeps only weak references
+
+
+def _let_go(task: asyncio.Future[Any]) -> None:
+    _RUNNING.discard(task)
+    if not task.cancelled():
+        task.exception()  # if the caller is gone nobody asks for it, and asyncio would complain
 
 
 async def _follow(steps: Steps[T], course: _Course) -> T:

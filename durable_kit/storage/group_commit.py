@@ -35,7 +35,6 @@ from durable_kit.storage.sqlite_connections import SqliteConnections
 from durable_kit.storage.tx import Tx
 
 _AT_MOST = 16  # members of a group: the first should not wait for ever
-_PATIENCE_S = 0.005  # then a transaction that waits for another to commit for it does so itself
 
 
 class _Group:
@@ -54,9 +53,13 @@ class _Here(threading.local):
 
 
 class GroupCommit:
-    """The write transactions of one process on one SQLite database."""
+    """The write transactions of one process on one SQLite database.
 
-    def __init__(self, connections: SqliteConnections) -> None:
+    `patience_s`: a transaction whose commit was left to another does it itself after that time.
+    """
+
+    def __init__(self, connections: SqliteConnections, *, patience_s: float = 0.005) -> None:
+        self.patience_s = patience_s
         self._connections = connections
         self._lock = threading.RLock()
         self._waiting: deque[None] = deque()  # one entry for each OS thread that wants the lock
@@ -197,7 +200,7 @@ class GroupCommit:
 
     def _settle(self, group: _Group) -> None:
         """Wait for the commit, if it was left to another."""
-        while group.done is not None and not group.done.wait(_PATIENCE_S):
+        while group.done is not None and not group.done.wait(self.patience_s):
             with self._lock:  # the one it was left to takes long, or was sent away
                 if self._group is group:
                     self._commit(group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,9 +24,8 @@ REQUEST = {"order_id": "order-1001", "amount_cents": 4999}
 
 
 @pytest.fixture
-def pay(database_url: str) -> Iterator[IdempotentGateway]:
-    with Database.open(database_url) as database:
-        yield IdempotentGateway(database, tool_name="payments", wait_s=0, clock=FakeClock())
+def pay(database: Database, clock: FakeClock) -> IdempotentGateway:
+    return IdempotentGateway(database, tool_name="payments", wait_s=0, clock=clock)
 
 
 def test_an_effect_is_undone_once_from_wherever_it_is_asked(pay: IdempotentGateway) -> None:
