@@ -102,7 +102,7 @@ def test_a_history_takes_the_same_statements_for_10_100_and_1000_checkpoints(
             assert len(rows[0].checkpoint["channel_values"]["messages"]) == steps - 1
             asked.append(work.statements)
     assert asked[1] == asked[2], asked  # ten times the history, not one statement more
-    assert asked[0] in (asked[1], asked[1] - 1), asked  # a short thread has no packs yet to ask for
+    assert asked[0] <= asked[1], asked  # a short thread has no packs yet to ask for
     assert asked[2] <= 12
 
 
