@@ -33,9 +33,10 @@ marked at all, and still ends as a dead letter.
 least `first_wait_s`, at most `longest_wait_s`. That doubles, needs no counter, and messages of
 different ages do not come back all at once.
 
-**Left out.** Throughput: two commits a message. A send that outlives its claim goes on beside the
-next owner's (the receiver sees two attempts); give `claim_life_s` room. Clocks of two machines may
-differ by less than that.
+**Left out.** Throughput: two commits a message. A look goes past everything that waits behind a
+message of its key: behind twenty thousand such rows it took 20 ms on SQLite, 110 on PostgreSQL.
+A send that outlives its claim goes on beside the next owner's (the receiver sees two attempts);
+give `claim_life_s` room. Clocks of two machines may differ by less than that.
 """
 
 from __future__ import annotations
