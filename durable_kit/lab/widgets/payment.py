@@ -10,12 +10,12 @@ from __future__ import annotations
 import html
 
 import ipywidgets
-import pandas as pd
 
 from durable_kit.crash.child import ChildFailed
 from durable_kit.lab import plots
 from durable_kit.lab.effect_trials import IN_DOUBT, LOST, ONCE, POINTS, TWICE, Way
 from durable_kit.lab.payment_story import LANES, STEPS, PaymentRequest, PaymentStory, tell
+from durable_kit.lab.tables import words_html
 from durable_kit.lab.widgets.base import Cancelled, Job, Panel
 
 ABILITIES = (
@@ -62,17 +62,10 @@ def story_html(story: PaymentStory) -> str:
         f"It has {_SAID.get(story.verdict, html.escape(story.verdict))}.</p>"
         f"{plots.figure_html(figure, alt=story_alt(story), table=story.moments)}"
         '<div style="display:flex;flex-wrap:wrap;gap:32px"><div><p>The receipt, row by row</p>'
-        f"{_table(receipt) if len(receipt) else '<p>The naive agent keeps none.</p>'}</div>"
-        f"<div><p>The provider's book</p>{_table(story.ledger_table())}</div></div>"
+        f"{words_html(receipt) if len(receipt) else '<p>The naive agent keeps none.</p>'}</div>"
+        f"<div><p>The provider's book</p>{words_html(story.ledger_table())}</div></div>"
         f"<p>How the agent ended: {html.escape(story.ended)}</p>"
     )
-
-
-def _table(frame: pd.DataFrame) -> str:
-    table: str = frame.to_html(border=0, index=False)
-    for cell in ("td", "th"):
-        table = table.replace(f"<{cell}>", f'<{cell} style="padding:2px 10px;text-align:left">')
-    return table.replace('<tr style="text-align: right;">', "<tr>")
 
 
 class PaymentPanel(Panel[PaymentRequest, PaymentStory]):

@@ -104,7 +104,7 @@ def sorted_alt(result: Sorted) -> str:
 
 
 def _what_is_left(result: Sorted) -> str:
-    left = "; ".join(f"{moment.what} ({moment.kind})" for moment in result.left) or "nothing"
+    left = "; ".join(moment.what for moment in result.left) or "nothing"
     resume = f"begins with <code>{result.resumes_at or 'prepare'}</code>"
     doubt = (
         " The events hold a request without an answer: <b>in doubt</b>." if result.in_doubt else ""
