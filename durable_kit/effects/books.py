@@ -79,7 +79,7 @@ class Books:
             attempt=0,
             owner="",
             request_hash=request_fingerprint(request),
-            request=self.codec.encode(request, path="request"),
+            request=self.encoded(request, path="request"),
             response=None,
             failure=None,
             detail=b"",
@@ -90,6 +90,16 @@ class Books:
             started_at_us=None,
             finished_at_us=None,
         )
+
+    def encoded(self, value: Any, *, path: str) -> bytes:
+        """The bytes of a request or response. Raises `UnstorableValue` with its path."""
+        try:
+            return self.codec.encode(value, path=path)
+        except UnstorableValue as error:  # the codec thinks that it works for a checkpointer
+            remedy = error.remedy.replace("DeltaSaver(..., serde=", "IdempotentGateway(..., codec=")
+            raise UnstorableValue(
+                path=error.path, type_name=error.type_name, reason=error.reason, remedy=remedy
+            ) from None
 
     def record(self, wanted: Row) -> Row:
         """Commit the intent, unless the key has a row already; return the one that is there."""
@@ -218,9 +228,9 @@ class Books:
     def refuse(self, row: Row, refusal: Refused) -> None:
         """Note the provider's no, for good."""
         try:
-            details = self.codec.encode(refusal.details, path="details")
+            details = self.encoded(refusal.details, path="details")
         except UnstorableValue:  # the no itself must not be lost for its details
-            details = self.codec.encode(repr(refusal.details))
+            details = self.encoded(repr(refusal.details), path="details")
         self._fail(row, REFUSED, details, refusal.reason)
 
     def _fail(self, row: Row, failure: str, details: bytes | None, reason: str) -> None:

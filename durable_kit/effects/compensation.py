@@ -13,8 +13,7 @@ the first effect stays as it is. It did happen, and its key stays used: a replay
 the refund finds the receipt and does not charge again.
 
 What must not be undone is what may not have happened. A refund of a charge that nobody saw pays
-money out for nothing, so an effect in doubt is settled first, and one that is still being sent is
-waited for.
+money out for nothing, so an effect that is in doubt, or still being sent, is settled first.
 
 Left out: undoing several effects in their reverse order, and an undo that can only be partial.
 That is the business's to decide; here each undo is once.

@@ -78,6 +78,20 @@ def request_fingerprint(request: Any) -> str:
     return f"{VERSION}:{hashlib.sha256(b''.join(parts)).hexdigest()}"
 
 
+def difference_of(before: Any, after: Any) -> str:
+    """What has changed between two requests, short enough for an error's text."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return f"{before!r:.60} → {after!r:.60}"
+    changed = [
+        f"{key} {before.get(key, 'missing')!r:.40} → {after.get(key, 'missing')!r:.40}"
+        for key in [*before, *(key for key in after if key not in before)]
+        if key not in before
+        or key not in after
+        or request_fingerprint(before[key]) != request_fingerprint(after[key])
+    ]
+    return ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
+
+
 def _write(value: Any, path: str, parts: list[bytes]) -> None:
     """Append the canonical form of `value`. Each part says its kind and its length.
 

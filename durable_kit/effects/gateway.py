@@ -42,7 +42,8 @@ and processes. Where it does neither, what is ambiguous stays in doubt.
 send, for longer than its claim, can send after its claim has run out; only a provider that knows
 keys stops that. The same goes for clocks that differ by more than `claim_life_s`, and for an
 effect that takes longer than it: give the effect a time-out that is shorter. A damaged row is
-noticed only where its request no longer fits its fingerprint.
+noticed only where its request no longer fits its fingerprint. Requests and responses are stored as
+they are, not encrypted: send a token of the card, not its number.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from durable_kit.clock import Clock, SystemClock
 from durable_kit.control_flow import is_control_flow
 from durable_kit.effects import steps, upkeep
 from durable_kit.effects.books import Books
-from durable_kit.effects.fingerprint import request_fingerprint
+from durable_kit.effects.fingerprint import difference_of
 from durable_kit.effects.outcomes import (
     Absent,
     CannotTell,
@@ -127,6 +128,7 @@ class IdempotentGateway:
         self.contract = contract
         self.recorded = recorded
         self._wait_s = wait_s
+        self._claim_life_s = claim_life_s
         self._receipt_life_s = receipt_life_s
         self._books = Books(
             database,
@@ -349,7 +351,7 @@ class IdempotentGateway:
         """Write the receipt of a response that has just come."""
         books = self._books
         try:
-            encoded = books.codec.encode(response, path="response")
+            encoded = books.encoded(response, path="response")
         except UnstorableValue as error:
             unknown = books.doubt(row, f"it took effect, but {error}")
             raise self._in_doubt(unknown or row, None) from error
@@ -374,7 +376,7 @@ class IdempotentGateway:
 
     def _settle(self, row: Row, verdict: Found | Refused, detail: str) -> None:
         if isinstance(verdict, Found):
-            response = self._books.codec.encode(verdict.response, path="response")
+            response = self._books.encoded(verdict.response, path="response")
             self._books.succeed(row, response, detail)
         else:
             self._books.refuse(row, verdict)
@@ -387,7 +389,7 @@ class IdempotentGateway:
         return upkeep.until_absence_is_final(self.contract, row, self._books.clock.now_us())
 
     def _key_is_known(self, row: Row) -> bool:
-        """Whether the provider surely still knows the key, if it has ever seen it.
+        """Whether the provider surely still knows the key, as long as an attempt may take.
 
         A clock that has stepped back tells nothing of how much time has passed, so the distance
         counts in both directions.
@@ -395,7 +397,8 @@ class IdempotentGateway:
         first_us = row.first_sent_at_us
         if first_us is None:
             return False
-        return abs(self._books.clock.now_us() - first_us) < self.contract.keeps_keys_s * 1e6
+        gone_s = abs(self._books.clock.now_us() - first_us) / 1e6
+        return gone_s + self._claim_life_s < self.contract.keeps_keys_s
 
     # ------------------------------------------------------------------------ answers
 
@@ -440,25 +443,9 @@ class IdempotentGateway:
         if row.tool_name != wanted.tool_name:
             difference = f"to {receipt.tool_name}, now to {self.tool_name}"
         else:
-            difference = difference_between(receipt.request, request)
+            difference = difference_of(receipt.request, request)
         return IdempotencyConflict(
             idempotency_key=receipt.idempotency_key,
             status=row.status.value,
             difference=difference,
         )
-
-
-def difference_between(before: Any, after: Any) -> str:
-    """What has changed, short enough for an error's text."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        changed = [
-            f"{key} {before.get(key, 'missing')!r:.40} → {after.get(key, 'missing')!r:.40}"
-            for key in [*before, *(key for key in after if key not in before)]
-            if key not in before or key not in after or _differs(before[key], after[key])
-        ]
-        return ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
-    return f"{before!r:.60} → {after!r:.60}"
-
-
-def _differs(before: Any, after: Any) -> bool:
-    return request_fingerprint(before) != request_fingerprint(after)

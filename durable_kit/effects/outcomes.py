@@ -85,7 +85,8 @@ class Contract:
     """What is known of a provider. The defaults promise nothing, so that nothing is assumed.
 
     `keeps_keys_s`: for so long it answers a key it has seen with its first result, without acting
-    again; 0 for one that does not know keys. Counted from the first time anything was sent.
+    again; 0 for one that does not know keys. Counted from the first time anything was sent; it must
+    be longer than a claim lives, since an attempt may send at the end of its claim.
     `absence_settles_after_s`: a request that it does not have so long after the last moment at
     which it can have been sent, it will never have; 0 if its absence is final at once, None if
     absence proves nothing.

@@ -4,8 +4,8 @@ A gateway is called from plain code and from coroutines. Written twice, the two 
 the second one is where the money is lost. So the protocol (`gateway.py`) is written once, as a
 generator that keeps the books and *yields* whatever takes time:
 
-    protocol    intent ─ claim ─ yield Send ┐        ┌ receipt
-    driver                                  └ effect ┘
+    protocol    intent ─ claim ─ yield Run ┐        ┌ receipt
+    driver                                 └ effect ┘
 
 `run` performs the acts here and now. `run_async` performs them on the event loop: it awaits an
 effect that is a coroutine, runs a plain one in a thread, and keeps the books in a thread too, so

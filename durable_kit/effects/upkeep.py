@@ -60,7 +60,7 @@ def reconcile(
             continue  # somebody is at work on it, or has settled it
         verdict = yield from ask(books, row, lookup)
         if isinstance(verdict, Found):
-            response = books.codec.encode(verdict.response, path="response")
+            response = books.encoded(verdict.response, path="response")
             books.succeed(row, response, "found by reconcile")
         elif isinstance(verdict, Refused):
             books.refuse(row, verdict)
@@ -101,7 +101,7 @@ def decide(books: Books, idempotency_key: str, verdict: Found | Absent, by: str)
         row = books.give_up(row)
     if row is not None and row.status is Status.UNKNOWN:
         if isinstance(verdict, Found):
-            response = books.codec.encode(verdict.response, path="response")
+            response = books.encoded(verdict.response, path="response")
             done = books.succeed(row, response, f"decided by {by}") is not None
         else:
             done = books.absent(row, f"decided by {by}")

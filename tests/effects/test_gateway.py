@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import pickle
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from durable_kit import (
     BadInput,
+    Codec,
     Contract,
     Database,
     FakeClock,
@@ -105,6 +107,26 @@ def test_values_that_json_columns_choke_on_are_kept_as_they_are(
     failed = pay.receipt("2")
     assert failed is not None
     assert failed.detail == "NotSent: why\0 \ud800"
+
+
+def test_a_class_that_is_not_allowed_is_refused_with_the_way_to_allow_it(
+    database: Database, clock: FakeClock, bank: Bank
+) -> None:
+    @dataclass
+    class Local:
+        id: int
+
+    pay = gateway(database, clock)
+    with pytest.raises(UnstorableValue, match=r"request\['color'\]") as refused:
+        pay.call(idempotency_key=KEY, request={"color": Status.FAILED}, effect=bank)
+    assert "IdempotentGateway(..., codec=Codec(allow=[Status]))" in str(refused.value)
+    with pytest.raises(UnstorableValue, match="inside a function"):
+        pay.call(idempotency_key=KEY, request=Local(1), effect=bank)
+    allowed = gateway(database, clock, codec=Codec(allow=[Status]))
+    receipt = allowed.call(idempotency_key=KEY, request={"color": Status.FAILED}, effect=bank)
+    assert receipt.request["color"] is Status.FAILED
+    again = allowed.call(idempotency_key=KEY, request={"color": "failed"}, effect=bank)
+    assert again == receipt
 
 
 @pytest.mark.parametrize(
