@@ -7,6 +7,7 @@ Keeping state           DeltaSaver, Database
 When to snapshot        SizeRatio, EveryN
 What can be stored      Codec, Adapter, check_state
 Effects, each once      IdempotentGateway, Contract, Receipt, request_fingerprint
+Messages and facts      Outbox, Relay, EventLog
 What a lookup answers   Found, Absent, CannotTell
 What an effect raises   NotSent, Refused
 What a call raises      IdempotencyConflict, InProgress, InDoubt, NotRecorded
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from durable_kit.delta_saver import DeltaSaver
     from durable_kit.effects.fingerprint import request_fingerprint
     from durable_kit.effects.gateway import IdempotentGateway
+    from durable_kit.effects.outbox import Outbox
     from durable_kit.effects.outcomes import (
         Absent,
         CannotTell,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         Refused,
     )
     from durable_kit.effects.receipt import Receipt
+    from durable_kit.effects.relay import Relay
     from durable_kit.errors import (
         BadInput,
         BrokenChain,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         UnloadableValue,
         UnstorableValue,
     )
+    from durable_kit.event_log import EventLog
     from durable_kit.storage.check_state import check_state
     from durable_kit.storage.codec import Adapter, Codec
     from durable_kit.storage.database import Database
@@ -81,6 +85,9 @@ _HOME = {
     "InProgress": "durable_kit.effects.outcomes",
     "InDoubt": "durable_kit.effects.outcomes",
     "NotRecorded": "durable_kit.effects.outcomes",
+    "Outbox": "durable_kit.effects.outbox",
+    "Relay": "durable_kit.effects.relay",
+    "EventLog": "durable_kit.event_log",
     "DurableKitError": "durable_kit.errors",
     "BadInput": "durable_kit.errors",
     "UnstorableValue": "durable_kit.errors",
@@ -111,6 +118,7 @@ __all__ = [
     "Database",
     "DeltaSaver",
     "DurableKitError",
+    "EventLog",
     "EveryN",
     "FakeClock",
     "FlowRouter",
@@ -122,8 +130,10 @@ __all__ = [
     "Migrations",
     "NotRecorded",
     "NotSent",
+    "Outbox",
     "Receipt",
     "Refused",
+    "Relay",
     "SchemaMismatch",
     "SizeRatio",
     "Step",

@@ -259,7 +259,7 @@ def timeline(
     """Who did what, downward in order of time, one column a lane.
 
     `events` has the columns t_s, lane, event. Rows are evenly spaced; the time stands at the left.
-    Events whose text is in `bad` are marked with a cross.
+    Without t_s only the order is shown. Events whose text is in `bad` are marked with a cross.
     """
     figure, [axes] = new_figure(height_in=1.2 + 0.29 * len(events), caption=caption)
     axes.grid(visible=False)
@@ -288,9 +288,15 @@ def timeline(
     axes.set_ylim(len(events) - 0.5, -0.5)
     axes.set_xticks(range(len(lanes)), list(lanes), fontsize=TEXT_PT, fontweight="bold")
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(events)), [f"{t:.2f}" for t in events["t_s"]], fontsize=SMALL_PT)
+    if "t_s" in events:
+        digits = 2 if events["t_s"].max() >= 1 else 3
+        times = [f"{t:.{digits}f}" for t in events["t_s"]]
+        axes.set_yticks(range(len(events)), times, fontsize=SMALL_PT)
+        axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel("order", fontsize=TEXT_PT)
     axes.tick_params(length=0)
-    axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
     if title:
         figure.suptitle(title, fontsize=TITLE_PT, x=0.01, ha="left")
     return figure
