@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from durable_kit.lab.figure_style import (
     COLOURS,
@@ -22,7 +22,6 @@ from durable_kit.lab.figure_style import (
     TITLE_PT,
     label_axes,
     new_figure,
-    plain_ticks,
 )
 
 
@@ -140,7 +139,7 @@ def _log_above_1(axes: Axes, top: float) -> None:
     axes.set_ylim(-0.25, top)
     axes.set_yticks([0, *(10**k for k in range(len(str(int(top)))))])
     axes.yaxis.set_minor_locator(NullLocator())
-    plain_ticks(axes.yaxis)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _savers(table: pd.DataFrame) -> list[str]:

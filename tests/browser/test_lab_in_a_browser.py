@@ -2,8 +2,8 @@
 
 Executing a notebook proves that its cells work. It does not prove that a learner can use it: a
 panel that no frontend renders, a button whose callback never arrives, a figure that stays the same,
-a page that asks the network for a font. So this opens the two lessons that have panels as a
-learner does, in headless Chromium through Playwright, and leaves screenshots in build/screenshots.
+a page that asks the network for a font. So this opens lessons that have panels as a learner does,
+in headless Chromium through Playwright, and leaves screenshots in build/screenshots.
 """
 
 from __future__ import annotations
@@ -153,6 +153,28 @@ def test_a_learner_runs_00_and_crashes_a_worker_by_a_button(page: Any, lab: str)
     assert "Worker 2 resumes and charges again" in alt
     assert not button.is_disabled()
     _screenshot(page, panel, "00-crash")
+    _nothing_else_happened(page)
+
+
+def test_a_learner_runs_02_and_sees_what_exit_loses(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "02_supersteps_pending_writes")
+    assert _errors_shown(page) == []
+    button = page.locator("button.jupyter-button", has_text="Run and kill")
+    panel = page.locator(".widget-vbox", has=button).last
+    button.scroll_into_view_if_needed()
+    assert panel.locator("figure img").count() == 0, "nothing was pressed yet"
+    panel.locator("select").first.select_option("the money is taken, the node not over")
+    button.click()
+    picture = panel.locator("figure img")
+    picture.wait_for(timeout=60_000)
+    assert "2 charges for one order" in panel.inner_text()
+    _screenshot(page, panel, "02-run-sync")
+    panel.locator(".widget-toggle-button", has_text="exit").click()
+    before = picture.get_attribute("src")
+    _until_changed(page, picture, before, button.click)
+    assert "prepare (done, not stored)" in (picture.get_attribute("alt") or "")
+    assert "charge again" in panel.inner_text()
+    _screenshot(page, panel, "02-run-exit")
     _nothing_else_happened(page)
 
 
