@@ -91,8 +91,8 @@ class _KnownIdError(Exception):
 class CheckpointLog(LogReader):
     """Append to the logs of one database, and read them.
 
-    `policy` decides about snapshots. For `trust_identity` see `tip.py`. Safe to share between OS
-    threads.
+    `policy` decides about snapshots. For `trust_identity` see `tip.py`. `state_version` is noted
+    on each record; what it means is the caller's affair. Safe to share between OS threads.
     """
 
     def __init__(
@@ -104,8 +104,10 @@ class CheckpointLog(LogReader):
         seal: Seal | None = None,
         clock: Clock | None = None,
         trust_identity: bool = False,
+        state_version: int = STATE_VERSION,
     ) -> None:
         super().__init__(database, codec, seal=seal)
+        self.state_version = state_version
         self.clock = clock or SystemClock()
         self.composer = Composer(codec, self.seal, policy, trust_identity=trust_identity)
         self._tips: OrderedDict[int, Tip] = OrderedDict()
@@ -143,6 +145,7 @@ class CheckpointLog(LogReader):
             self.seal.seal(self.codec.encode("metadata", metadata)),
             run_key(run_id) if run_id is not None else None,
             self.clock.now_us(),
+            self.state_version,
         )
         key = thread_key(thread_id, namespace)
         with self._order.checkpoint(key, checkpoint_id):
@@ -291,6 +294,7 @@ class CheckpointLog(LogReader):
         entry = self.reader.entries(rows, [sequence])[sequence]
         encoded = {name: self.codec.encode(name, value) for name, value in state.items()}
         same_state = {n: value.encoded() for n, value in entry.image.items()} == encoded
+        same_state &= entry.record.state_version == draft.state_version
         if same_state and self.seal.unseal(entry.record.metadata) == self.seal.unseal(
             draft.metadata
         ):
@@ -399,7 +403,7 @@ class CheckpointLog(LogReader):
             parent_sequence=None,
             kind="awaited",
             depth=0,
-            state_version=STATE_VERSION,
+            state_version=self.state_version,
             created_at_us=self.clock.now_us(),
             run_key=None,
             writes_count=0,

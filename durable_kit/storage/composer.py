@@ -16,7 +16,6 @@ from durable_kit.storage.fold import Writer, write_delta, write_snapshot
 from durable_kit.storage.image import Image, full_size, snapshot_size
 from durable_kit.storage.packs import PACK_AT_LEAST, take_apart, write_pack
 from durable_kit.storage.record import (
-    STATE_VERSION,
     ZERO,
     Record,
     blob_of,
@@ -40,6 +39,7 @@ class Draft:
     metadata: bytes
     run_key: int | None
     created_at_us: int
+    state_version: int
 
 
 class Composer:
@@ -133,7 +133,7 @@ class Composer:
             parent_sequence=parent.sequence if parent is not None else None,
             kind="delta" if parent is not None else "snapshot",
             depth=parent.depth + 1 if parent is not None else 0,
-            state_version=STATE_VERSION,
+            state_version=draft.state_version,
             created_at_us=draft.created_at_us,
             run_key=draft.run_key,
             writes_count=draft.writes_count if isinstance(draft, Record) else 0,

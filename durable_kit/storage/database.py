@@ -118,6 +118,11 @@ class Database:
 
         try:
             migrate(database)
+            if not database.is_sqlite:
+                # A checkpoint and the writes after it come in two OS threads at once. Made only
+                # then, the second connection costs the first steps more than all their work.
+                with database.engine.connect(), database.engine.connect():
+                    pass
         except BaseException as error:
             database.close()
             cause = error.orig if isinstance(error, DBAPIError) else error
@@ -153,6 +158,11 @@ class Database:
                 self._engine = sa.create_engine(self.url, creator=self._sqlite.open)
                 sa.event.listen(self._engine, "begin", _on_sqlite_begin)
         return self._engine
+
+    @property
+    def writing(self) -> bool:
+        """Whether this OS thread has a write transaction open."""
+        return self._here.tx is not None
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
