@@ -83,13 +83,13 @@ def talkative(saver: Any) -> Any:
 
 
 def endless(saver: Any) -> Any:
-    """One node that never returns."""
+    """A node that is done at once, and one that never returns."""
 
     def hang(state: Order) -> dict[str, Any]:
         time.sleep(600)
         return {}
 
-    return chain(saver, ("hang", hang))
+    return chain(saver, ("work", None), ("hang", hang))
 
 
 def chain(saver: Any, *nodes: Any) -> Any:

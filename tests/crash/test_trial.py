@@ -17,7 +17,7 @@ from durable_kit import DeltaSaver
 from durable_kit.crash import fork_server
 from durable_kit.crash.child import ChildFailed
 from durable_kit.crash.experiment import AfterSteps, AfterTime, AtPoint, Experiment, Kill
-from durable_kit.crash.trial import Trial, run_trial, run_trials
+from durable_kit.crash.trial import Bench, Trial, run_trial, run_trials
 from durable_kit.errors import BadInput
 from durable_kit.lab.storage_worker import open_saver
 from tests.crash import graphs
@@ -120,12 +120,14 @@ def test_a_crash_during_recovery_is_recovered_from() -> None:
     assert trial.final_state == DONE
 
 
-def test_a_kill_after_steps_meets_a_process_that_goes_on() -> None:
-    trial = run_trial(order(durability="async"), AfterSteps(2))
-    if trial.crashed:  # three nodes are over quickly
-        assert trial.executed_steps >= 2
-    else:
-        assert "did not happen" in trial.story
+def test_a_kill_after_steps_meets_a_process_that_goes_on(tmp_path: Path) -> None:
+    bench = Bench(order(graph=graphs.endless), tmp_path)
+    attempt = bench.run(AfterSteps(1, then_ms=1))  # `hang` would be the second, and never ends
+    assert attempt.death.killed
+    assert [run.node for run in attempt.runs if run.ended_s is not None] == ["work"]
+    assert attempt.left is None
+    with pytest.raises(ChildFailed, match="there is no end"):
+        _ = bench.trial().final
 
 
 def test_a_run_that_nobody_kills_is_the_reference() -> None:
