@@ -42,7 +42,7 @@ def statements() -> list[str | Acknowledged]:
 
 @pytest.fixture(scope="module")
 def table(statements: list[str | Acknowledged]) -> pd.DataFrame:
-    return measure_power_loss(messages=MESSAGES, repeats=6, seed=4, statements=statements)
+    return measure_power_loss(messages=MESSAGES, repeats=4, seed=4, statements=statements)
 
 
 def ends(table: pd.DataFrame, synchronous: str, fate: str) -> pd.DataFrame:
@@ -51,8 +51,8 @@ def ends(table: pd.DataFrame, synchronous: str, fate: str) -> pd.DataFrame:
 
 def test_full_loses_no_acknowledged_step_however_the_run_ends(table: pd.DataFrame) -> None:
     full = table[table["synchronous"] == "FULL"]
-    assert len(full) == 18
-    assert full["lost_steps"].tolist() == [0] * 18
+    assert len(full) == 12
+    assert full["lost_steps"].tolist() == [0] * 12
     assert set(full["verdict"]) == {SOUND}
 
 
@@ -70,7 +70,7 @@ def test_off_loses_everything_and_torn_sectors_damage_it(
     off = ends(table, "OFF", FORGETS)
     assert (off["lost_steps"] == off["acknowledged_steps"]).all()
     torn = measure_power_loss(
-        messages=MESSAGES, repeats=25, seed=1, settings=["OFF"], statements=statements
+        messages=MESSAGES, repeats=16, seed=1, settings=["OFF"], statements=statements
     )
     torn = torn[torn["fate"] == TEARS]
     assert (torn["verdict"] == DAMAGED).any()
@@ -191,6 +191,6 @@ def test_the_figure_marks_damage_and_its_words_count_it(
         if line.get_marker() == "X"
     ]
     assert sum(crosses) == (damaged["verdict"] != SOUND).sum() >= 1
-    assert "SIMULATED, n = 6" in figure._supxlabel.get_text()
-    assert "damaged 1 of 6" in crash_plots.power_loss_alt(damaged)
+    assert "SIMULATED, n = 4" in figure._supxlabel.get_text()
+    assert "damaged 1 of 4" in crash_plots.power_loss_alt(damaged)
     assert plots.png(figure)[:4] == b"\x89PNG"
