@@ -102,7 +102,7 @@ def _strips(
                 width = 0.8 / len(groups)
                 middle = at + (i - (len(groups) - 1) / 2) * width
                 _points(one, values, middle, width, style, saver if several and not at else "")
-            medians = " /\n".join(f"{values.median():,.3g}" for _, values in groups)
+            medians = "\nand ".join(f"{values.median():,.3g}" for _, values in groups)
             ticks.append(f"{mode}\nmedian {medians}")
         _log_above(one, linear_to, top)
         one.set_xticks(range(len(ticks)), ticks)
