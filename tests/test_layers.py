@@ -61,6 +61,7 @@ LAYERS: dict[int, list[str]] = {
         "storage.log_reader",
         "storage.materialize",
         "storage.namespaces",
+        "storage.queue_order",
         "storage.recovery",
         "storage.retention",
         "storage.rows",

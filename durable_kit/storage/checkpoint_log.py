@@ -39,6 +39,7 @@ from durable_kit.storage.listing import (
 from durable_kit.storage.log_reader import LogReader
 from durable_kit.storage.materialize import pending
 from durable_kit.storage.namespaces import hold_back
+from durable_kit.storage.queue_order import QueueOrder
 from durable_kit.storage.record import (
     STATE_VERSION,
     ZERO,
@@ -109,6 +110,7 @@ class CheckpointLog(LogReader):
         self.composer = Composer(codec, self.seal, policy, trust_identity=trust_identity)
         self._tips: OrderedDict[int, Tip] = OrderedDict()
         self._tips_lock = threading.Lock()
+        self._order = QueueOrder()
         self._ahead: set[tuple[int, str]] = set()  # checkpoints whose writes came here first
 
     # -- appending a checkpoint ----------------------------------------------------------------
@@ -143,6 +145,13 @@ class CheckpointLog(LogReader):
             self.clock.now_us(),
         )
         key = thread_key(thread_id, namespace)
+        with self._order.checkpoint(key, checkpoint_id):
+            return self._append_in_turn(key, draft, state, unchanged)
+
+    def _append_in_turn(
+        self, key: int, draft: Draft, state: Mapping[str, Any], unchanged: Collection[str]
+    ) -> Record:
+        checkpoint_id = draft.checkpoint_id
         # In async mode writes run ahead of their checkpoint as a rule: do not try without them.
         known = (key, checkpoint_id) in self._ahead
         self._ahead.discard((key, checkpoint_id))
@@ -174,8 +183,9 @@ class CheckpointLog(LogReader):
                 raise
             return record
         raise DurableKitError(
-            f"thread {thread_id!r}: the parent {parent_id} of {checkpoint_id} was rewritten again "
-            "and again while a delta on it was being made. Try again when compaction has ended."
+            f"thread {draft.thread_id!r}: the parent {draft.parent_id} of {checkpoint_id} was "
+            "rewritten again and again while a delta on it was being made. Try again when "
+            "compaction has ended."
         )
 
     def _early(self, draft: Draft, tip: Tip | None, planned: Plan) -> _Early | None:
@@ -333,6 +343,7 @@ class CheckpointLog(LogReader):
         if not encoded:
             return
         key = thread_key(thread_id, namespace)
+        self._order.wait_for(key, checkpoint_id)
         with self._tips_lock:
             tip = self._tips.get(key)
         try:

@@ -151,6 +151,13 @@ def test_a_process_that_ended_before_its_point_has_not_crashed() -> None:
     assert trial.final_state == DONE
 
 
+def test_what_a_node_prints_is_not_taken_for_what_its_process_says() -> None:
+    trial = run_trial(order(graph=graphs.talkative), AtPoint("node.end.enter"))
+    assert trial.crashed, trial.story
+    assert trial.points_passed[-1] == "node.end.enter"
+    assert trial.final_state == {"log": ["talk", "end"]}
+
+
 def test_a_graph_that_cannot_be_built_is_told_with_its_last_words() -> None:
     with pytest.raises(ChildFailed, match="has no attribute 'no_such_graph'"):
         run_trial(order(graph="tests.crash.graphs:no_such_graph"))
