@@ -24,7 +24,7 @@ KIT = "durable_kit"
 # touches the log is decided file by file.
 LAYERS: dict[int, list[str]] = {
     # what everything may use
-    0: ["errors", "clock", "crash_point"],
+    0: ["errors", "clock", "control_flow", "crash_point"],
     # pure: values in, values out
     1: [
         "storage.delta",
@@ -61,11 +61,13 @@ LAYERS: dict[int, list[str]] = {
         "storage.log_reader",
         "storage.materialize",
         "storage.namespaces",
+        "storage.newest",
         "storage.queue_order",
         "storage.recovery",
         "storage.retention",
         "storage.rows",
         "storage.write_rows",
+        "storage.writes_log",
         "storage.statistics",
         "storage.survey",
         "effects.*",
@@ -74,7 +76,24 @@ LAYERS: dict[int, list[str]] = {
         "event_log",
     ],
     # these know LangGraph; and the table of contents, durable_kit itself
-    4: ["checkpoint_state", "delta_channels", "serde_codec", "delta_saver", "trace", "crash.*", ""],
+    4: [
+        "checkpoint_state",
+        "delta_channels",
+        "graph_effects",
+        "checkpoint_reading",
+        "serde_codec",
+        "delta_saver",
+        "trace",
+        "crash.*",
+        "versions.drain",
+        "versions.field_rename",
+        "versions.flow_router",
+        "versions.graph_fingerprint",
+        "versions.resume",
+        "versions.rewrite",
+        "versions.moved_subgraphs",
+        "",
+    ],
     # for people: nothing below imports these
     5: ["lab.*", "cli.*", "__main__"],
 }

@@ -194,6 +194,60 @@ def tradeoff(
     return figure
 
 
+def shares(
+    table: pd.DataFrame,
+    *,
+    names: str,
+    parts: Mapping[str, str],
+    x_label: str,
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """One bar a row, made of whole numbers of things of a kind; each kind has its letter in it.
+
+    `parts`: column of the table -> the letter; at most six. Kinds that nothing is of are left out.
+    """
+    colours = (*COLOURS, "#b8b8b8")
+    rows = table[names].astype(str).tolist()
+    shown = [column for column in parts if table[column].sum()]
+    figure, [axes] = new_figure(height_in=1.5 + 0.4 * len(rows), caption=caption)
+    left = [0.0] * len(rows)
+    places = list(range(len(rows)))[::-1]
+    for column in shown:
+        i = list(parts).index(column)
+        numbers = [float(n) for n in table[column]]
+        axes.barh(
+            places,
+            numbers,
+            left=left,
+            height=0.66,
+            color=colours[i],
+            hatch=HATCHES[i % len(HATCHES)],
+            edgecolor="white",
+            label=f"{parts[column]} = {column}",
+        )
+        for place, number, start in zip(places, numbers, left, strict=True):
+            if number:
+                axes.text(
+                    start + number / 2,
+                    place,
+                    f"{parts[column]} {number:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=SMALL_PT,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+                )
+        left = [start + number for start, number in zip(left, numbers, strict=True)]
+    axes.set_yticks(places, rows, fontsize=SMALL_PT)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=False, axis="y")
+    label_axes(axes, x=x_label, y="", title=title)
+    figure.legend(
+        loc="outside upper right", ncols=3, fontsize=SMALL_PT, frameon=False, handlelength=2
+    )
+    return figure
+
+
 def timeline(
     events: pd.DataFrame,
     *,
@@ -205,7 +259,7 @@ def timeline(
     """Who did what, downward in order of time, one column a lane.
 
     `events` has the columns t_s, lane, event. Rows are evenly spaced; the time stands at the left.
-    Events whose text is in `bad` are marked with a cross.
+    Without t_s only the order is shown. Events whose text is in `bad` are marked with a cross.
     """
     figure, [axes] = new_figure(height_in=1.2 + 0.29 * len(events), caption=caption)
     axes.grid(visible=False)
@@ -234,9 +288,15 @@ def timeline(
     axes.set_ylim(len(events) - 0.5, -0.5)
     axes.set_xticks(range(len(lanes)), list(lanes), fontsize=TEXT_PT, fontweight="bold")
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(events)), [f"{t:.2f}" for t in events["t_s"]], fontsize=SMALL_PT)
+    if "t_s" in events:
+        digits = 2 if events["t_s"].max() >= 1 else 3
+        times = [f"{t:.{digits}f}" for t in events["t_s"]]
+        axes.set_yticks(range(len(events)), times, fontsize=SMALL_PT)
+        axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel("order", fontsize=TEXT_PT)
     axes.tick_params(length=0)
-    axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
     if title:
         figure.suptitle(title, fontsize=TITLE_PT, x=0.01, ha="left")
     return figure

@@ -23,12 +23,17 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from durable_kit import crash_point
 from durable_kit.errors import DurableKitError
+
+AFTER_SEND, AFTER_EFFECT = "provider.after_send", "provider.after_effect"
+"""Crash points of a call: the request is out; the reply has arrived and was not read."""
 
 
 class ProviderError(DurableKitError):
@@ -169,7 +174,7 @@ class ProviderClient:
     def _call(
         self, method: str, path: str, headers: Mapping[str, str], body: dict[str, Any] | None
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
-        connection = http.client.HTTPConnection(self._address, timeout=self._timeout_s)
+        connection = _Connection(self._address, timeout=self._timeout_s)
         try:
             try:
                 connection.connect()
@@ -188,6 +193,21 @@ class ProviderClient:
             return response.status, found, dict(response.headers)
         finally:
             connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection with a crash point on each side of the provider's act.
+
+    The provider answers when the effect is in its book. So a reply that has arrived here, and that
+    nobody has read, is the moment at which only the provider knows.
+    """
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        crash_point.reached(AFTER_SEND)
+        if not select.select([self.sock], [], [], self.timeout)[0]:
+            raise TimeoutError("no reply")
+        crash_point.reached(AFTER_EFFECT)
+        return super().getresponse()
 
 
 def _reply(body: dict[str, Any], *, replayed: bool = False) -> Reply:

@@ -181,13 +181,19 @@ def find_conversation(path: str | Path = "") -> Path:
         if not chosen.is_file():
             raise FileNotFoundError(f"There is no file {chosen}. Give the path of a .jsonl file.")
         return chosen
+    made_by = "python -m durable_kit.lab.conversations --seed 1 --out data/conversation.jsonl"
+    return find_data("conversation.jsonl", made_by)
+
+
+def find_data(name: str, made_by: str) -> Path:
+    """A file in the repository's `data/`, looked for above the working directory and beside the
+    package. Raises FileNotFoundError with the command that makes it."""
     here = Path.cwd()
     for folder in (here, *here.parents, Path(__file__).parents[2]):
-        if (folder / "data" / "conversation.jsonl").is_file():
-            return folder / "data" / "conversation.jsonl"
+        if (folder / "data" / name).is_file():
+            return folder / "data" / name
     raise FileNotFoundError(
-        "data/conversation.jsonl was not found. Start Jupyter in the repository, or make the file: "
-        "python -m durable_kit.lab.conversations --seed 1 --out data/conversation.jsonl"
+        f"data/{name} was not found. Start Jupyter in the repository, or make the file: {made_by}"
     )
 
 

@@ -154,6 +154,11 @@ class Database:
                 sa.event.listen(self._engine, "begin", _on_sqlite_begin)
         return self._engine
 
+    @property
+    def writing(self) -> bool:
+        """Whether this OS thread has a write transaction open."""
+        return self._here.tx is not None
+
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """One write transaction: committed when the block ends, rolled back when it raises.
@@ -183,11 +188,6 @@ class Database:
             raise
         finally:
             here.tx = None
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether an OS thread of this process is in the block of a write transaction (SQLite)."""
-        return self.is_sqlite and self._group_commit.in_transaction
 
     def soon(self) -> AbstractContextManager[None]:
         """Say that a write follows in the block; one that ends meanwhile may be committed with it.

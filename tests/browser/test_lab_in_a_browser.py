@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -156,6 +157,51 @@ def test_a_learner_runs_00_and_crashes_a_worker_by_a_button(page: Any, lab: str)
     _nothing_else_happened(page)
 
 
+def test_a_learner_sorts_the_timeline_in_01(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "01_state_snapshot_event_effect")
+    assert _errors_shown(page) == []
+    killed_after = page.get_by_text("killed after no.", exact=True)
+    panel = page.locator(".widget-vbox", has=killed_after).last
+    panel.scroll_into_view_if_needed()
+    picture = panel.locator("figure img")
+    picture.wait_for(timeout=20_000)
+    assert "0 of 7 are where they belong" in panel.inner_text()
+    for place, kind in enumerate(("state", "snapshot", "snapshot", "effect")):
+        before = picture.get_attribute("src")
+        choice = panel.locator("select").nth(place)
+        _until_changed(page, picture, before, partial(choice.select_option, kind))
+    assert "3 of 7 are where they belong" in panel.inner_text()
+    assert "3. e-mail asked for as snapshot?" in panel.inner_text()
+    before = picture.get_attribute("src")
+    handle = panel.locator(".noUi-handle").first
+    handle.focus()
+    _until_changed(page, picture, before, lambda: handle.press("ArrowLeft"))
+    assert "A kill after moment 4 leaves" in panel.inner_text()
+    _screenshot(page, panel, "01-sort")
+    _nothing_else_happened(page)
+
+
+def test_a_learner_runs_04_and_takes_the_gateway_away(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "04_idempotent_gateway")
+    assert _errors_shown(page) == []
+    button = page.locator("button.jupyter-button", has_text="Kill it there")
+    panel = page.locator(".widget-vbox", has=button).last
+    button.scroll_into_view_if_needed()
+    assert panel.locator("figure img").count() == 0, "nothing was pressed yet"
+    panel.locator("select").nth(1).select_option("knows no keys, cannot be asked")
+    button.click()
+    picture = panel.locator("figure img")
+    picture.wait_for(timeout=60_000)
+    assert "in doubt: nobody guessed" in panel.inner_text()
+    _screenshot(page, panel, "04-in-doubt")
+    panel.locator("input[type=checkbox]").uncheck()
+    _until_changed(page, picture, picture.get_attribute("src"), button.click)
+    assert "charged twice" in panel.inner_text()
+    assert "charge-2" in panel.inner_text()
+    _screenshot(page, panel, "04-naive")
+    _nothing_else_happened(page)
+
+
 def test_a_learner_runs_02_and_sees_what_exit_loses(page: Any, lab: str) -> None:
     _open_and_run_all(page, lab, "02_supersteps_pending_writes")
     assert _errors_shown(page) == []
@@ -206,6 +252,24 @@ def test_a_learner_moves_a_slider_in_05_and_damages_a_byte(page: Any, lab: str) 
     specimen.get_by_text("fell back to the newest state").wait_for(timeout=60_000)
     assert "Lost:" in specimen.inner_text()
     _screenshot(page, specimen, "05-recover")
+    _nothing_else_happened(page)
+
+
+def test_a_learner_deploys_by_a_slider_in_06(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "06_versions_and_flow_version")
+    assert _errors_shown(page) == []
+    panel = page.locator(".widget-vbox", has=page.get_by_text("deploy", exact=True)).last
+    picture = panel.locator("figure img")
+    panel.scroll_into_view_if_needed()
+    picture.wait_for(timeout=20_000)
+    before = picture.get_attribute("src")
+    handle = panel.locator(".noUi-handle").first
+    handle.focus()
+    took_s = _until_changed(page, picture, before, lambda: handle.press("ArrowRight"))
+    assert "8 by other rules" in (picture.get_attribute("alt") or "")
+    assert "its path may go" in panel.inner_text()
+    print(f"slider to ten resumed threads: {took_s:.2f} s")
+    _screenshot(page, panel, "06-deploys")
     _nothing_else_happened(page)
 
 
