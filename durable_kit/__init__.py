@@ -13,6 +13,7 @@ What an effect raises   NotSent, Refused
 What a call raises      IdempotencyConflict, InProgress, InDoubt, NotRecorded
 What can go wrong       DurableKitError, BadInput, UnstorableValue, UnloadableValue, BrokenChain,
                         SchemaMismatch, StorageFull, StorageBusy
+Old work, new code      FlowRouter, Migrations, Step, drain_report, graph_fingerprint
 Time                    Clock, SystemClock, FakeClock
 """
 
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
     from durable_kit.storage.codec import Adapter, Codec
     from durable_kit.storage.database import Database
     from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
+    from durable_kit.versions.drain import drain_report
+    from durable_kit.versions.flow_router import FlowRouter
+    from durable_kit.versions.graph_fingerprint import graph_fingerprint
+    from durable_kit.versions.migration import Migrations, Step
 
 __version__ = "0.1.0"
 
@@ -91,6 +96,11 @@ _HOME = {
     "SchemaMismatch": "durable_kit.errors",
     "StorageFull": "durable_kit.errors",
     "StorageBusy": "durable_kit.errors",
+    "FlowRouter": "durable_kit.versions.flow_router",
+    "Migrations": "durable_kit.versions.migration",
+    "Step": "durable_kit.versions.migration",
+    "drain_report": "durable_kit.versions.drain",
+    "graph_fingerprint": "durable_kit.versions.graph_fingerprint",
     "Clock": "durable_kit.clock",
     "SystemClock": "durable_kit.clock",
     "FakeClock": "durable_kit.clock",
@@ -111,11 +121,13 @@ __all__ = [
     "EventLog",
     "EveryN",
     "FakeClock",
+    "FlowRouter",
     "Found",
     "IdempotencyConflict",
     "IdempotentGateway",
     "InDoubt",
     "InProgress",
+    "Migrations",
     "NotRecorded",
     "NotSent",
     "Outbox",
@@ -124,12 +136,15 @@ __all__ = [
     "Relay",
     "SchemaMismatch",
     "SizeRatio",
+    "Step",
     "StorageBusy",
     "StorageFull",
     "SystemClock",
     "UnloadableValue",
     "UnstorableValue",
     "check_state",
+    "drain_report",
+    "graph_fingerprint",
     "request_fingerprint",
 ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from durable_kit.cli import doctor, measure, threads
+from durable_kit.cli import doctor, measure, threads, versions
 from durable_kit.cli.terminal import CANNOT_ASK, INTERRUPTED, CannotAskError
 
 _EPILOG = """\
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (doctor, threads, measure):
+    for module in (doctor, threads, versions, measure):
         module.add_parsers(commands)
     try:
         arguments = parser.parse_args(argv)

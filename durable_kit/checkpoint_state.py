@@ -11,7 +11,8 @@ So names and numbers are kept apart: `names` changes about once, `clock` is a sh
 numbers.
 
 `to_state` and `from_state` are each other's inverse. Channels are stored under ":" and their
-name, the bookkeeping under names of its own.
+name, the bookkeeping under names of its own. A pending write has the state_version of the code
+that made it before the ":", if that is not the first: it may be another than its checkpoint's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, Checkpoint, Checkp
 
 from durable_kit.errors import BadInput, UnloadableValue
 
+FIRST_STATE_VERSION = 1
 _KNOWN = frozenset("v ts id channel_values channel_versions versions_seen updated_channels".split())
 _THE_NEWEST, _ABSENT = True, False  # what may stand in the clock in place of updated_channels
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,7 +36,19 @@ _USUAL_METADATA = ("source", "step", "parents")
 
 def path_of(name: str) -> str:
     """How an error names the stored value `name`: a channel as the graph's author knows it."""
-    return f"state[{name[1:]!r}]" if name.startswith(":") else f"checkpoint[{name!r}]"
+    _, colon, channel = name.partition(":")
+    return f"state[{channel!r}]" if colon else f"checkpoint[{name!r}]"
+
+
+def write_mark(state_version: int) -> str:
+    """What the name of a pending write begins with."""
+    return ":" if state_version == FIRST_STATE_VERSION else f"{state_version}:"
+
+
+def split_write_name(name: str) -> tuple[int, str]:
+    """The state_version and the channel of a pending write."""
+    version, _, channel = name.partition(":")
+    return int(version) if version else FIRST_STATE_VERSION, channel
 
 
 def to_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -116,12 +130,23 @@ def merged_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dic
     return merged
 
 
-def pack_metadata(metadata: Mapping[str, Any]) -> list[Any] | dict[str, Any]:
-    """Metadata without the three key names that all of it shares."""
+def pack_metadata(
+    metadata: Mapping[str, Any], position: list[Any] | None = None
+) -> list[Any] | dict[str, Any]:
+    """Metadata without the three key names that all of it shares; with it, where the thread stands.
+
+    Metadata of another form goes without a position: whoever wants it reads the state.
+    """
     if tuple(metadata)[:3] != _USUAL_METADATA:
         return dict(metadata)
     rest = {key: value for key, value in metadata.items() if key not in _USUAL_METADATA}
-    return [*(metadata[key] for key in _USUAL_METADATA), *([rest] if rest else [])]
+    more = [rest, position] if position is not None else [rest] if rest else []
+    return [*(metadata[key] for key in _USUAL_METADATA), *more]
+
+
+def packed_position(packed: Any) -> list[Any] | None:
+    """The position that `pack_metadata` was given."""
+    return packed[4] if isinstance(packed, list) and len(packed) == 5 else None
 
 
 def unpack_metadata(packed: list[Any] | dict[str, Any]) -> CheckpointMetadata:

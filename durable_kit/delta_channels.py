@@ -19,11 +19,11 @@ that has them works all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointMetadata, DeltaChannelHistory, PendingWrite
 
+from durable_kit.checkpoint_reading import CheckpointReading
 from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.materialize import Entry
 from durable_kit.storage.record import Record
@@ -31,6 +31,7 @@ from durable_kit.storage.record import Record
 
 def history(
     log: CheckpointLog,
+    reading: CheckpointReading,
     thread_id: str,
     namespace: str,
     checkpoint_id: str | None,
@@ -45,15 +46,11 @@ def history(
     seeds: dict[str, Any] = {}
     remaining = set(channels)
     for entry in _ancestors(log, thread_id, namespace, checkpoint_id) if remaining else ():
-        for write in reversed(entry.writes):
-            channel = write.name[1:]
-            if channel in remaining:
-                value = log.codec.decode(write.name, write.encoded)
-                writes[channel].append((write.task_id, channel, value))
-        for channel in [c for c in remaining if ":" + c in entry.image]:
-            name = ":" + channel
-            seeds[channel] = entry.image[name].decode(partial(log.codec.decode, name))
-            remaining.discard(channel)
+        written, values = reading.channels_of(entry, remaining)
+        for task_id, channel, value in reversed(written):
+            writes[channel].append((task_id, channel, value))
+        seeds.update(values)
+        remaining -= set(values)
         if not remaining:
             break
     result: dict[str, DeltaChannelHistory] = {}

@@ -53,26 +53,29 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
 from durable_kit import crash_point, delta_channels
+from durable_kit.checkpoint_reading import CheckpointReading
 from durable_kit.checkpoint_state import (
     config_of,
-    from_state,
     log_of,
     merged_metadata,
     pack_metadata,
     to_state,
-    unpack_metadata,
+    write_mark,
 )
 from durable_kit.clock import Clock
-from durable_kit.errors import BadInput, BrokenChain, UnloadableValue
+from durable_kit.errors import BadInput
 from durable_kit.serde_codec import ChannelCodec, default_codec, for_serde
 from durable_kit.storage import recovery, retention, schema  # noqa: F401 - schema: load it now
-from durable_kit.storage.checkpoint_log import CheckpointLog, Write
+from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
-from durable_kit.storage.materialize import Entry, PendingWrite
+from durable_kit.storage.materialize import Entry
 from durable_kit.storage.record import Record
 from durable_kit.storage.snapshot_policy import SizeRatio, SnapshotPolicy
 from durable_kit.storage.statistics import ThreadStats, records_of, stats_of, threads_of
+from durable_kit.storage.writes_log import Write
+from durable_kit.versions.migration import Migrations
+from durable_kit.versions.position import ThreadPosition, pack_position, position_of
 
 
 class DeltaSaver(BaseCheckpointSaver[int]):
@@ -86,6 +89,8 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     `serde`: a LangGraph serde of your own, `EncryptedSerializer` included (then all values,
     deltas and metadata are encrypted on disk; ids, namespaces, sizes and times are not).
     `clock`: tells when a record was written, for `prune(older_than=…)`; never decides order.
+    `migrations`: how the states of older code become what this code expects, on every way of
+    reading. Without any, records of newer code are refused all the same (`NewerState`).
 
     All methods are safe to call from several OS threads and processes. Each async method runs
     its sync twin in a worker thread: cancelling the await does not cancel the commit.
@@ -99,6 +104,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         trust_identity: bool = False,
         serde: SerializerProtocol | None = None,
         clock: Clock | None = None,
+        migrations: Migrations | None = None,
     ) -> None:
         if not isinstance(database, Database):
             raise BadInput(
@@ -112,7 +118,10 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         self._policy = policy or SizeRatio()
         self._trust_identity = trust_identity
         self._clock = clock
+        self.migrations = migrations or Migrations()
+        self._write_mark = write_mark(self.migrations.current)
         self._log = self._new_log()
+        self.reading = CheckpointReading(self._log, self.migrations)
 
     @classmethod
     def open(
@@ -123,6 +132,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         trust_identity: bool = False,
         serde: SerializerProtocol | None = None,
         clock: Clock | None = None,
+        migrations: Migrations | None = None,
     ) -> DeltaSaver:
         """Open the database at `url`, make its tables if it has none, and close it with the saver.
 
@@ -131,7 +141,12 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         database = Database.open(url)
         try:
             saver = cls(
-                database, policy=policy, trust_identity=trust_identity, serde=serde, clock=clock
+                database,
+                policy=policy,
+                trust_identity=trust_identity,
+                serde=serde,
+                clock=clock,
+                migrations=migrations,
             )
         except BaseException:
             database.close()
@@ -177,13 +192,15 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         with self.database.soon():
             merged = merged_metadata(config, metadata)
             run_id = merged.get("run_id")
+            standing = None if namespace else position_of(checkpoint["channel_values"])
+            position = pack_position(checkpoint["id"], standing) if standing else None
             self._log.append(
                 thread_id=thread_id,
-                namespace=namespace,
+                namespace=self.reading.stored_under(thread_id, namespace),
                 checkpoint_id=checkpoint["id"],
                 parent_id=config["configurable"].get("checkpoint_id"),
                 state=to_state(checkpoint),
-                metadata=pack_metadata(merged),
+                metadata=pack_metadata(merged, position),
                 run_id=run_id if isinstance(run_id, str) else None,
                 unchanged={
                     ":" + channel
@@ -208,14 +225,15 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         """
         crash_point.reached("saver.put_writes.before")
         thread_id, namespace = log_of(config)
+        mark = self._write_mark
         self._log.append_writes(
             thread_id=thread_id,
-            namespace=namespace,
+            namespace=self.reading.stored_under(thread_id, namespace),
             checkpoint_id=config["configurable"]["checkpoint_id"],
             task_id=task_id,
             task_path=task_path,
             writes=[
-                Write(WRITES_IDX_MAP.get(channel, place), ":" + channel, _storable(channel, value))
+                Write(WRITES_IDX_MAP.get(channel, place), mark + channel, _storable(channel, value))
                 for place, (channel, value) in enumerate(writes)
             ],
         )
@@ -226,8 +244,9 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the one written last; None if there is none."""
         thread_id, namespace = log_of(config)
-        entry = self._log.read(thread_id, namespace, config["configurable"].get("checkpoint_id"))
-        return None if entry is None else self._tuple(entry)
+        stored = self.reading.stored_under(thread_id, namespace)
+        entry = self._log.read(thread_id, stored, config["configurable"].get("checkpoint_id"))
+        return None if entry is None else self.reading.tuple_of(entry, namespace)
 
     def list(
         self,
@@ -260,8 +279,9 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     ) -> Iterator[CheckpointTuple]:
         wanted = config["configurable"] if config else {}
         left = limit
+        asked: str | None = wanted.get("checkpoint_ns")
         for thread_id, namespace in threads_of(self._log, wanted.get("thread_id")):
-            if wanted.get("checkpoint_ns", namespace) != namespace:
+            if asked is not None and self.reading.stored_under(thread_id, asked) != namespace:
                 continue
             if left is not None and left <= 0:
                 return
@@ -271,13 +291,13 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 checkpoint_id=wanted.get("checkpoint_id"),
                 before=before["configurable"].get("checkpoint_id") if before else None,
                 limit=left,
-                matches=(lambda record: self._matches(record, filter)) if filter else None,
+                matches=(lambda record: self.reading.matches(record, filter)) if filter else None,
             )
             left = None if left is None else left - len(entries)
             # Popped as they are yielded: a state that the caller drops is not kept here.
             entries.reverse()
             while entries:
-                yield self._tuple(entries.pop())
+                yield self.reading.tuple_of(entries.pop(), asked)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -286,7 +306,12 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         since, oldest first. Reads in stretches from snapshot to snapshot of the log."""
         thread_id, namespace = log_of(config)
         return delta_channels.history(
-            self._log, thread_id, namespace, config["configurable"].get("checkpoint_id"), channels
+            self._log,
+            self.reading,
+            thread_id,
+            self.reading.stored_under(thread_id, namespace),
+            config["configurable"].get("checkpoint_id"),
+            channels,
         )
 
     # -- LangGraph's contract: removing and copying --------------------------------------------
@@ -354,6 +379,10 @@ class DeltaSaver(BaseCheckpointSaver[int]):
     def stats(self, thread_id: str) -> ThreadStats:
         """Sizes of a thread and of its database: live bytes, file bytes, records, replay depth."""
         return stats_of(self._log, thread_id)
+
+    def positions(self) -> Iterator[ThreadPosition]:
+        """Where every thread stands, without reading states. Raises `BrokenChain`."""
+        return self.reading.positions()
 
     def threads(self) -> Iterator[tuple[str, str]]:
         """(thread id, namespace) of everything stored."""
@@ -444,6 +473,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         clone._owns_database = False
         clone.serde = self.serde.allowing([(entry[0], entry[1]) for entry in extra_allowlist])
         clone._log = clone._new_log()
+        clone.reading = CheckpointReading(clone._log, clone.migrations)
         return clone
 
     # -- helpers -------------------------------------------------------------------------------
@@ -457,48 +487,11 @@ class DeltaSaver(BaseCheckpointSaver[int]):
             seal=seal,
             clock=self._clock,
             trust_identity=self._trust_identity,
+            state_version=self.migrations.current,
         )
-
-    def _tuple(self, entry: Entry) -> CheckpointTuple:
-        record = entry.record
-        decode = self._log.codec.decode
-        parent = record.parent_id
-        return CheckpointTuple(
-            config=config_of(record.thread_id, record.namespace, record.checkpoint_id),
-            checkpoint=from_state(record.checkpoint_id, entry.state(decode)),
-            metadata=self._metadata(record),
-            parent_config=config_of(record.thread_id, record.namespace, parent) if parent else None,
-            pending_writes=[self._pending_write(record, write) for write in entry.writes],
-        )
-
-    def _metadata(self, record: Record) -> CheckpointMetadata:
-        try:
-            plain = self._log.seal.unseal(record.metadata)
-            return unpack_metadata(self._log.codec.decode("metadata", plain))
-        except (ValueError, TypeError, UnloadableValue) as error:
-            raise BrokenChain(
-                thread_id=record.thread_id,
-                namespace=record.namespace,
-                checkpoint_id=record.checkpoint_id,
-                sequence=record.sequence,
-                found=f"its metadata cannot be opened ({error}); was it sealed with another key?",
-                remedy="Open the saver with the serde that stored it.",
-            ) from error
-
-    def _pending_write(self, record: Record, write: PendingWrite) -> tuple[str, str, Any]:
-        try:
-            value = self._log.codec.decode(write.name, write.encoded)
-        except UnloadableValue as error:
-            place = f"thread {record.thread_id!r}, checkpoint {record.checkpoint_id}"
-            raise error.at(f"{place}, a pending write") from error
-        return write.task_id, write.name[1:], value
-
-    def _matches(self, record: Record, filter: Mapping[str, Any]) -> bool:
-        metadata = self._metadata(record)
-        return all(value == metadata.get(key) for key, value in filter.items())
 
     def _delta_channel_ancestors(self, kept: Sequence[Entry]) -> set[str]:
-        return delta_channels.needed_ancestors(self._log, kept, self._metadata)
+        return delta_channels.needed_ancestors(self._log, kept, self.reading.metadata_of)
 
 
 def _storable(channel: str, value: Any) -> Any:

@@ -61,12 +61,18 @@ _LANGGRAPH_TYPES = (
 
 def default_codec() -> Codec:
     """The kit's strict codec, allowed to load what LangGraph itself puts into checkpoints."""
+    return with_langgraph_types(Codec())
+
+
+def with_langgraph_types(codec: Codec) -> Codec:
+    """The same codec, also for what LangGraph itself puts into checkpoints: whoever allows a class
+    of their own has not meant to forbid interrupts and messages."""
     send = Adapter(
         Send,
         to_state=lambda packet: [packet.node, packet.arg, packet.timeout],
         from_state=lambda state: Send(state[0], state[1], timeout=state[2]),
     )
-    return Codec(allow=_LANGGRAPH_TYPES, adapters=[send])
+    return codec.allowing(_LANGGRAPH_TYPES, adapters=[send])
 
 
 class ValueCodec(Protocol):
@@ -85,14 +91,14 @@ class ChannelCodec:
         self._plain = Codec()
 
     def encode(self, name: str, value: Any) -> bytes:
-        codec = self._channels if name[0] == ":" else self._plain
+        codec = self._channels if ":" in name else self._plain
         try:
             return codec.encode(value)
         except UnstorableValue:
             return codec.encode(value, path=path_of(name))  # raises again, with the full path
 
     def decode(self, name: str, *parts: bytes | memoryview) -> Any:
-        return (self._channels if name.startswith(":") else self._plain).decode(*parts)
+        return (self._channels if ":" in name else self._plain).decode(*parts)
 
 
 def for_serde(serde: SerializerProtocol) -> tuple[ValueCodec, Seal]:
@@ -101,7 +107,7 @@ def for_serde(serde: SerializerProtocol) -> tuple[ValueCodec, Seal]:
         codec, _ = for_serde(serde.serde)
         return codec, CipherSeal(serde)
     if isinstance(serde, Codec):
-        return serde, NoSeal()
+        return with_langgraph_types(serde), NoSeal()
     return SerdeCodec(serde), NoSeal()
 
 

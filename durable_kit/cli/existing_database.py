@@ -18,12 +18,15 @@ from durable_kit.cli.terminal import CannotAskError, DamagedError
 
 if TYPE_CHECKING:
     from durable_kit.delta_saver import DeltaSaver
+    from durable_kit.versions.migration import Migrations
 
 _MARK = "kit_schema"  # the table that every database of the kit has
 
 
 @contextmanager
-def existing_saver(url: str, *, writable: bool = False) -> Iterator[DeltaSaver]:
+def existing_saver(
+    url: str, *, writable: bool = False, migrations: Migrations | None = None
+) -> Iterator[DeltaSaver]:
     """Open the kit's database at this URL for the length of a ``with`` block.
 
     Raises CannotAskError, in one sentence, for a bad URL, a missing or unreadable file, a
@@ -38,7 +41,7 @@ def existing_saver(url: str, *, writable: bool = False) -> Iterator[DeltaSaver]:
     from durable_kit.errors import BrokenChain, DurableKitError
 
     try:
-        with DeltaSaver.open(url) as saver:
+        with DeltaSaver.open(url, migrations=migrations) as saver:
             yield saver
     except BrokenChain as error:
         raise DamagedError(str(error)) from error

@@ -76,7 +76,7 @@ def add_parsers(commands: Any) -> None:
         "This is process death. It says nothing about power loss.",
         example="python -m durable_kit measure durability\n"
         "python -m durable_kit measure durability --kills 10 --savers delta sqlite\n"
-        "python -m durable_kit measure durability --message-bytes 16000 --step-ms 0",
+        "python -m durable_kit measure durability --kills 200 --durability sync --step-ms 0",
         exit_codes="0 measured\n1 a kill did not happen, or what came back was damaged\n"
         "2 the request makes no sense\n130 interrupted; what was measured until then is printed",
     )
@@ -89,6 +89,14 @@ def add_parsers(commands: Any) -> None:
         metavar="SAVER",
         help="some of those of measure storage (delta, sqlite, and where there is PostgreSQL "
         "delta-postgres, postgres)",
+    )
+    durability.add_argument(
+        "--durability",
+        nargs="+",
+        choices=("sync", "async", "exit"),
+        default=["sync", "async", "exit"],
+        metavar="MODE",
+        help="some of: sync, async, exit (all)",
     )
     durability.add_argument(
         "--step-ms", type=float, nargs="+", default=[0, 20], metavar="MS", help="(0 20)"
@@ -139,6 +147,7 @@ def _durability(arguments: argparse.Namespace) -> int:
                 kills=arguments.kills,
                 seed=arguments.seed,
                 savers=arguments.savers or savers_here(arguments.postgres_url),
+                durabilities=arguments.durability,
                 kill_between={ms: kill_between(ms) for ms in arguments.step_ms},
                 message_bytes=arguments.message_bytes,
                 postgres_url=arguments.postgres_url,

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from durable_kit.lab.figure_style import (
     COLOURS,
@@ -67,83 +67,6 @@ def power_loss_alt(table: pd.DataFrame) -> str:
         )
         parts.append(f"{fate}: {settings}")
     return f"Simulated: acknowledged steps lost, by synchronous; median. {'. '.join(parts)}."
-
-
-def lost_steps(kills: pd.DataFrame) -> Figure:
-    """Every kill as a point, saver beside saver: executed steps of which the database knew nothing.
-
-    `kills` is `DurabilityReport.kill_table()`.
-    """
-    return _by_saver(
-        kills,
-        "lost_steps",
-        caption=f"Measured here: {_n(kills, ['step_ms', 'durability', 'label'])} kills a column, "
-        "one point a kill; the bar is the median.",
-        y="steps lost (log above 1)",
-        scale=("symlog", {"linthresh": 1, "linscale": 0.5}),
-        heading="Steps lost when the process is killed",
-    )
-
-
-def windows(steps: pd.DataFrame) -> Figure:
-    """The window of every step: from the return of its node to the commit of its checkpoint.
-
-    `steps` is `DurabilityReport.window_table()`. A kill in the window of a step loses that step.
-    """
-    return _by_saver(
-        steps,
-        "window_ms",
-        caption=f"Measured here: one run a column, {_n(steps, ['step_ms', 'durability', 'label'])} "
-        "steps, one point a step; the bar is the median.",
-        y="window (ms, log)",
-        scale=("log", {}),
-        heading='From "the state has changed" to "the checkpoint is committed"',
-    )
-
-
-def by_saver_alt(table: pd.DataFrame, column: str, what: str) -> str:
-    """The figures of `lost_steps` and `windows` in words: median and range of every column."""
-    parts = [
-        f"{label} {mode}, step {step_ms:g} ms: {rows[column].median():.3g} "
-        f"({rows[column].min():.3g} to {rows[column].max():.3g})"
-        for (step_ms, mode, label), rows in table.groupby(
-            ["step_ms", "durability", "label"], sort=False
-        )
-    ]
-    return f"{what}; median and range. {'; '.join(parts)}."
-
-
-def _by_saver(
-    table: pd.DataFrame, column: str, *, caption: str, y: str, scale: Any, heading: str
-) -> Figure:
-    panels = list(table.groupby("step_ms"))
-    figure, axes = new_figure(len(panels), caption=caption, height_in=3.9)
-    savers = list(dict.fromkeys(table["label"]))
-    width = 0.8 / len(savers)
-    for one, (step_ms, panel) in zip(axes, panels, strict=True):
-        modes = list(panel.groupby("durability", sort=False))
-        for i, (_, of_mode) in enumerate(modes):
-            for k, saver in enumerate(savers):
-                at = i + (k - (len(savers) - 1) / 2) * width
-                values = of_mode[of_mode["label"] == saver][column]
-                _strip(one, at, values, series=k, width=width * 0.8)
-        one.set_yscale(scale[0], **scale[1])
-        least, most = float(table[column].min()), float(table[column].max())
-        one.set_ylim(
-            (-0.25, max(10.0, 2 * most)) if scale[0] == "symlog" else (least / 2, most * 2)
-        )
-        one.yaxis.set_minor_locator(NullLocator())
-        one.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        _columns(one, [str(mode) for mode, _ in modes])
-        title = f"a step works for {step_ms:g} ms" if step_ms else "a step does nothing"
-        label_axes(one, x="durability", y=y if one is axes[0] else "", title=title)
-    handles = [
-        Line2D([], [], linestyle="none", marker=MARKERS[k], color=COLOURS[k], label=saver)
-        for k, saver in enumerate(savers)
-    ]
-    axes[-1].legend(handles=handles, fontsize=SMALL_PT, frameon=False, loc="best")
-    _heading(figure, heading)
-    return figure
 
 
 def _strip(

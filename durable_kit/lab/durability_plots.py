@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from durable_kit.lab.figure_style import (
     COLOURS,
@@ -23,7 +23,6 @@ from durable_kit.lab.figure_style import (
     TITLE_PT,
     label_axes,
     new_figure,
-    plain_ticks,
 )
 
 
@@ -103,7 +102,7 @@ def _strips(
                 width = 0.8 / len(groups)
                 middle = at + (i - (len(groups) - 1) / 2) * width
                 _points(one, values, middle, width, style, saver if several and not at else "")
-            medians = " / ".join(f"{values.median():,.3g}" for _, values in groups)
+            medians = " /\n".join(f"{values.median():,.3g}" for _, values in groups)
             ticks.append(f"{mode}\nmedian {medians}")
         _log_above(one, linear_to, top)
         one.set_xticks(range(len(ticks)), ticks)
@@ -143,7 +142,7 @@ def _log_above(axes: Axes, linear_to: float, top: float) -> None:
     powers = range(round(math.log10(linear_to)), len(str(int(top))))
     axes.set_yticks([0, *(10.0**k for k in powers)])
     axes.yaxis.set_minor_locator(NullLocator())
-    plain_ticks(axes.yaxis)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _savers(table: pd.DataFrame) -> list[str]:

@@ -60,7 +60,7 @@ TIMED_ROUNDS = 3  # undisturbed runs of each case, in turns with the other cases
 
 def kill_between(step_ms: float) -> tuple[int, int]:
     """After how many steps a kill may come: for each step time a fraction of a second of work."""
-    return (2, max(3, round(160 / step_ms))) if step_ms else (20, 120)
+    return (2, max(3, round(120 / step_ms))) if step_ms else (10, 60)
 
 
 def timed_steps(step_ms: float) -> int:

@@ -194,6 +194,60 @@ def tradeoff(
     return figure
 
 
+def shares(
+    table: pd.DataFrame,
+    *,
+    names: str,
+    parts: Mapping[str, str],
+    x_label: str,
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """One bar a row, made of whole numbers of things of a kind; each kind has its letter in it.
+
+    `parts`: column of the table -> the letter; at most six. Kinds that nothing is of are left out.
+    """
+    colours = (*COLOURS, "#b8b8b8")
+    rows = table[names].astype(str).tolist()
+    shown = [column for column in parts if table[column].sum()]
+    figure, [axes] = new_figure(height_in=1.5 + 0.4 * len(rows), caption=caption)
+    left = [0.0] * len(rows)
+    places = list(range(len(rows)))[::-1]
+    for column in shown:
+        i = list(parts).index(column)
+        numbers = [float(n) for n in table[column]]
+        axes.barh(
+            places,
+            numbers,
+            left=left,
+            height=0.66,
+            color=colours[i],
+            hatch=HATCHES[i % len(HATCHES)],
+            edgecolor="white",
+            label=f"{parts[column]} = {column}",
+        )
+        for place, number, start in zip(places, numbers, left, strict=True):
+            if number:
+                axes.text(
+                    start + number / 2,
+                    place,
+                    f"{parts[column]} {number:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=SMALL_PT,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+                )
+        left = [start + number for start, number in zip(left, numbers, strict=True)]
+    axes.set_yticks(places, rows, fontsize=SMALL_PT)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=False, axis="y")
+    label_axes(axes, x=x_label, y="", title=title)
+    figure.legend(
+        loc="outside upper right", ncols=3, fontsize=SMALL_PT, frameon=False, handlelength=2
+    )
+    return figure
+
+
 def timeline(
     events: pd.DataFrame,
     *,

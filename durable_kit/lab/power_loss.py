@@ -27,15 +27,16 @@ about its syncs. Taken as safe at once: that a file exists, or was deleted.
 from __future__ import annotations
 
 import random
+import sqlite3
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pandas as pd
-import sqlalchemy as sa
 
 from durable_kit.delta_saver import DeltaSaver
 from durable_kit.errors import DurableKitError
@@ -106,9 +107,6 @@ def statements_of_a_run(messages: Sequence[Any]) -> list[str | Acknowledged]:
     """The SQL of a real run that says `messages`, one a super-step, in the order of execution."""
     traced: list[str | Acknowledged] = []
 
-    def trace(connection: Any, _record: Any) -> None:
-        connection.set_trace_callback(traced.append)
-
     class Telling(Sequence[Any]):
         """The messages; who asks for number n shows that the checkpoint with n is stored."""
 
@@ -119,22 +117,48 @@ def statements_of_a_run(messages: Sequence[Any]) -> list[str | Acknowledged]:
             traced.append(Acknowledged(index))
             return messages[index]
 
-    sa.event.listen(sa.Engine, "connect", trace)
-    try:
-        with tempfile.TemporaryDirectory(prefix="kit-power-") as folder:
-            with DeltaSaver.open(sqlite_url(Path(folder) / DATABASE)) as saver:
-                conversation_graph(saver, Telling()).invoke(
-                    {"messages": []},
-                    {
-                        "configurable": {"thread_id": THREAD_ID},
-                        "recursion_limit": len(messages) + 10,
-                    },
-                    durability="sync",
-                )
-                traced.append(Acknowledged(len(messages)))
-    finally:
-        sa.event.remove(sa.Engine, "connect", trace)
+    with _tracing(traced), tempfile.TemporaryDirectory(prefix="kit-power-") as folder:
+        with DeltaSaver.open(sqlite_url(Path(folder) / DATABASE)) as saver:
+            conversation_graph(saver, Telling()).invoke(
+                {"messages": []},
+                {"configurable": {"thread_id": THREAD_ID}, "recursion_limit": len(messages) + 10},
+                durability="sync",
+            )
+            traced.append(Acknowledged(len(messages)))
+    if not any(isinstance(event, str) and "INSERT" in event for event in traced):
+        raise RuntimeError("No statement was traced: the kit no longer opens SQLite as it did.")
     return traced
+
+
+@contextmanager
+def _tracing(traced: list[str | Acknowledged]) -> Iterator[None]:
+    """Meanwhile every new SQLite connection of this process tells what it writes.
+
+    What a connection reads in a transaction of its own is left out: replayed on one connection, its
+    COMMIT would end the transaction of somebody else.
+    """
+    connect = sqlite3.connect
+
+    def traced_connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        reading = False
+
+        def trace(statement: str) -> None:
+            nonlocal reading
+            reading = reading or statement == "BEGIN"
+            if not reading:
+                traced.append(statement)
+            elif statement in ("COMMIT", "ROLLBACK"):
+                reading = False
+
+        connection.set_trace_callback(trace)
+        return connection
+
+    sqlite3.connect = traced_connect  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sqlite3.connect = connect
 
 
 def record(statements: Iterable[str | Acknowledged], *, synchronous: str) -> list[Event]:

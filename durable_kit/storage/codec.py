@@ -70,7 +70,8 @@ class Codec:
     `allow` lists the classes that may be stored and loaded beside the built-in types: classes, or
     (module, qualname) pairs, which are imported only when bytes ask for them. `adapters` teach it
     classes that it cannot take apart by itself. `aliases` are for reading only: they lead the old
-    name of a class, as stored, to the class as it is today.
+    name of a class, as stored, to the class as it is today. `write_as` has a class that moved
+    written under its old name, as long as code that knows no other still runs beside this one.
 
         codec = Codec(allow=[Order], aliases={("shop.models", "Order"): Order})
         codec.decode(codec.encode({"order": order})) == {"order": order}
@@ -82,11 +83,19 @@ class Codec:
         allow: Iterable[type | ClassName] = (),
         adapters: Iterable[Adapter] = (),
         aliases: Mapping[tuple[str, str], type] | None = None,
+        write_as: Mapping[type, ClassName] | None = None,
     ) -> None:
         self._adapters = {adapter.cls: adapter for adapter in adapters}
         self._aliases: dict[ClassName, type] = {
             Reference(*name): cls for name, cls in (aliases or {}).items()
         }
+        self._write_as = {cls: Reference(*name) for cls, name in (write_as or {}).items()}
+        for cls, name in self._write_as.items():
+            if self._aliases.get(name) is not cls:
+                raise BadInput(
+                    f"{cls.__name__} is written as {name.dotted}, and nothing reads that. Add "
+                    f"aliases={{({name.module!r}, {name.qualname!r}): {cls.__name__}}}."
+                )
         self._allowed = frozenset(_reference(entry) for entry in allow)
         self._adapted = {Reference.of(cls): adapter for cls, adapter in self._adapters.items()}
         known = [cls for cls in self._adapters if cls in STANDARD or cls in (list, float, bytes)]
@@ -109,6 +118,7 @@ class Codec:
             allow=[*self._allowed, *extra],
             adapters=[*self._adapters.values(), *adapters],
             aliases=self._aliases,
+            write_as=self._write_as,
         )
 
     def encode(self, value: Any, *, path: str = "state") -> bytes:
@@ -168,11 +178,12 @@ class Codec:
         return kind
 
     def _new_kind(self, cls: type, reference: Reference) -> Kind:
+        written = self._write_as.get(cls, reference)
         if cls in self._adapters:
-            return adapted_kind(self._adapters[cls], reference)
+            return adapted_kind(self._adapters[cls], written)
         kind = numpy_kind(cls)
         if kind is None:
-            kind = pydantic_kind(cls, reference) or class_kind(cls, reference)
+            kind = pydantic_kind(cls, written) or class_kind(cls, written)
             if kind is None:
                 raise refusal_of(cls)
             if reference.find() is not cls:

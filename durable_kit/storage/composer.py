@@ -8,7 +8,7 @@ into a pack, and needs the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from durable_kit.storage.fold import Writer, write_delta, write_snapshot
 from durable_kit.storage.image import Image, full_size, snapshot_size
 from durable_kit.storage.packs import PACK_AT_LEAST, take_apart, write_pack
 from durable_kit.storage.record import (
-    STATE_VERSION,
     ZERO,
     Record,
     blob_of,
@@ -40,6 +39,7 @@ class Draft:
     metadata: bytes
     run_key: int | None
     created_at_us: int
+    state_version: int
 
 
 class Composer:
@@ -54,7 +54,12 @@ class Composer:
         self.trust_identity = trust_identity
 
     def delta(
-        self, draft: Draft, sequence: int, tip: Tip, planned: Plan
+        self,
+        draft: Draft,
+        sequence: int,
+        tip: Tip,
+        planned: Plan,
+        sources: Sequence[tuple[int, int, bytes]],
     ) -> tuple[Record, Tip] | None:
         """The record as a delta, and the tip that it leaves; None if a snapshot is due."""
         image = tip.image
@@ -66,7 +71,7 @@ class Composer:
         )
         if self.policy.wants_snapshot(chain):
             return None
-        writer = Writer(sequence, tip.sources[:])
+        writer = Writer(sequence, sources)
         header, image = write_delta(image, planned.changes, writer)
         record = self.sealed(draft, sequence, header, bytes(writer.blob), tip)
         return record, Tip.of(record, chain.delta_bytes, image, objects=planned.objects)
@@ -133,7 +138,7 @@ class Composer:
             parent_sequence=parent.sequence if parent is not None else None,
             kind="delta" if parent is not None else "snapshot",
             depth=parent.depth + 1 if parent is not None else 0,
-            state_version=STATE_VERSION,
+            state_version=draft.state_version,
             created_at_us=draft.created_at_us,
             run_key=draft.run_key,
             writes_count=draft.writes_count if isinstance(draft, Record) else 0,

@@ -189,11 +189,6 @@ class Database:
         finally:
             here.tx = None
 
-    @property
-    def in_transaction(self) -> bool:
-        """Whether an OS thread of this process is in the block of a write transaction (SQLite)."""
-        return self.is_sqlite and self._group_commit.in_transaction
-
     def soon(self) -> AbstractContextManager[None]:
         """Say that a write follows in the block; one that ends meanwhile may be committed with it.
 

@@ -40,7 +40,7 @@ from durable_kit.errors import BadInput
 
 Kind = Literal["snapshot", "delta", "awaited"]
 
-STATE_VERSION = 1  # the shape of stored state that this code writes
+STATE_VERSION = 1  # the shape of the states that a log stores, unless it is told another
 ZERO = bytes(32)
 
 

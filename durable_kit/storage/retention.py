@@ -136,6 +136,7 @@ def delete_thread(log: CheckpointLog, thread_id: str) -> list[Pruned]:
             ).rowcount
             tx.execute("DELETE FROM checkpoint_writes WHERE thread_key = :key", key=key)
             tx.execute("DELETE FROM checkpoint_packs WHERE thread_key = :key", key=key)
+            tx.execute("DELETE FROM checkpoint_originals WHERE thread_key = :key", key=key)
             tx.execute("DELETE FROM checkpoint_heads WHERE thread_key = :key", key=key)
             log.forget(key)
             if removed:

@@ -4,7 +4,7 @@ Nothing here knows what a state is. A row becomes a `Record`, a `WriteRecord` or
 raises `BrokenChain`; no row is skipped, repaired or guessed.
 
 The checks of a record run in a fixed order, and the first failure is the one that is reported:
-the sequence has no gap, the parent matches, the checksum is right, the state_version is known.
+the sequence has no gap, the parent matches, the checksum is right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from durable_kit.errors import BadInput
 from durable_kit.storage.record import (
-    STATE_VERSION,
     ZERO,
     Head,
     Record,
@@ -422,9 +421,4 @@ def _problem(record: Record, parent_checksum: bytes | None, parent_depth: Any) -
         intact = False
     if not intact:
         return "the record does not match its checksum"
-    if record.state_version > STATE_VERSION or record.state_version < 1:
-        return (
-            f"its state_version is {record.state_version}, this code knows 1 to {STATE_VERSION}: "
-            "update durable_kit"
-        )
     return None

@@ -7,6 +7,8 @@ Checkpoints are kept as a log, one log for each pair of thread and namespace:
     checkpoint_writes    one row for each call of put_writes: what a task wrote before the
                          super-step's checkpoint existed
     checkpoint_packs     older rows of checkpoint_writes, many in one row
+    checkpoint_originals what a migrated checkpoint was before; see versions/rewrite
+    graph_shapes         what graphs looked like, by fingerprint: a row for each that was ever run
     quarantine           rows that failed their checks, moved here by `recover`; never read back
 
 Effects leave the process, and what is known of them is kept apart from checkpoints:
@@ -64,7 +66,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             parent_sequence BIGINT,            -- the record a delta changes; NULL in a snapshot
             kind            TEXT    NOT NULL,  -- snapshot, delta, or awaited (writes came first)
             depth           INTEGER NOT NULL,  -- deltas above the snapshot, itself included
-            state_version   INTEGER NOT NULL,  -- shape of the stored state
+            state_version   INTEGER NOT NULL,  -- shape of the state, as its owner counts
             created_at_us   BIGINT  NOT NULL,  -- when written, UTC; never used for order
             run_key         BIGINT,            -- first 8 bytes of a hash of the run id, if any
             writes_count    INTEGER NOT NULL,  -- how many rows checkpoint_writes has of it
@@ -101,6 +103,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body           {blob} NOT NULL,  -- encoded (and sealed) writes, see packs.py
             checksum       {blob} NOT NULL,  -- sha256 over all of these
             PRIMARY KEY (thread_key, pack)
+        )
+        """,
+        """
+        CREATE TABLE checkpoint_originals (
+            thread_key     BIGINT  NOT NULL,  -- the log
+            checkpoint_id  {blob}  NOT NULL,  -- of the checkpoint that was migrated, packed
+            replaced_at_us BIGINT  NOT NULL,
+            replaced_by    {blob}  NOT NULL,  -- the checksum of the record that took its place
+            writes_count   INTEGER NOT NULL,  -- and how many write records that one had
+            body           {blob}  NOT NULL,  -- state_version, metadata, values, writes (sealed)
+            checksum       {blob}  NOT NULL,  -- sha256 of the body
+            PRIMARY KEY (thread_key, checkpoint_id)
+        )
+        """,
+        """
+        CREATE TABLE graph_shapes (
+            fingerprint TEXT NOT NULL PRIMARY KEY,  -- of the shape; checkpoints have it as metadata
+            shape       TEXT NOT NULL               -- nodes, edges, joins and channels, JSON
         )
         """,
         """

@@ -255,6 +255,24 @@ def test_a_learner_moves_a_slider_in_05_and_damages_a_byte(page: Any, lab: str) 
     _nothing_else_happened(page)
 
 
+def test_a_learner_deploys_by_a_slider_in_06(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "06_versions_and_flow_version")
+    assert _errors_shown(page) == []
+    panel = page.locator(".widget-vbox", has=page.get_by_text("deploy", exact=True)).last
+    picture = panel.locator("figure img")
+    panel.scroll_into_view_if_needed()
+    picture.wait_for(timeout=20_000)
+    before = picture.get_attribute("src")
+    handle = panel.locator(".noUi-handle").first
+    handle.focus()
+    took_s = _until_changed(page, picture, before, lambda: handle.press("ArrowRight"))
+    assert "8 by other rules" in (picture.get_attribute("alt") or "")
+    assert "its path may go" in panel.inner_text()
+    print(f"slider to ten resumed threads: {took_s:.2f} s")
+    _screenshot(page, panel, "06-deploys")
+    _nothing_else_happened(page)
+
+
 # --- the learner's hands ----------------------------------------------------------------------
 
 
