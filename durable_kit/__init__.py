@@ -6,6 +6,11 @@ The public names, grouped by what they are for. They are loaded when first used,
 Keeping state           DeltaSaver, Database
 When to snapshot        SizeRatio, EveryN
 What can be stored      Codec, Adapter, check_state
+Effects, each once      IdempotentGateway, Contract, Receipt, request_fingerprint
+Messages and facts      Outbox, Relay, EventLog
+What a lookup answers   Found, Absent, CannotTell
+What an effect raises   NotSent, Refused
+What a call raises      IdempotencyConflict, InProgress, InDoubt, NotRecorded
 What can go wrong       DurableKitError, BadInput, UnstorableValue, UnloadableValue, BrokenChain,
                         SchemaMismatch, StorageFull, StorageBusy
 Old work, new code      FlowRouter, Migrations, Step, drain_report, graph_fingerprint
@@ -20,6 +25,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from durable_kit.clock import Clock, FakeClock, SystemClock
     from durable_kit.delta_saver import DeltaSaver
+    from durable_kit.effects.fingerprint import request_fingerprint
+    from durable_kit.effects.gateway import IdempotentGateway
+    from durable_kit.effects.outbox import Outbox
+    from durable_kit.effects.outcomes import (
+        Absent,
+        CannotTell,
+        Contract,
+        Found,
+        IdempotencyConflict,
+        InDoubt,
+        InProgress,
+        NotRecorded,
+        NotSent,
+        Refused,
+    )
+    from durable_kit.effects.receipt import Receipt
+    from durable_kit.effects.relay import Relay
     from durable_kit.errors import (
         BadInput,
         BrokenChain,
@@ -30,6 +52,7 @@ if TYPE_CHECKING:
         UnloadableValue,
         UnstorableValue,
     )
+    from durable_kit.event_log import EventLog
     from durable_kit.storage.check_state import check_state
     from durable_kit.storage.codec import Adapter, Codec
     from durable_kit.storage.database import Database
@@ -49,6 +72,22 @@ _HOME = {
     "Codec": "durable_kit.storage.codec",
     "Adapter": "durable_kit.storage.codec",
     "check_state": "durable_kit.storage.check_state",
+    "IdempotentGateway": "durable_kit.effects.gateway",
+    "Receipt": "durable_kit.effects.receipt",
+    "request_fingerprint": "durable_kit.effects.fingerprint",
+    "Contract": "durable_kit.effects.outcomes",
+    "Found": "durable_kit.effects.outcomes",
+    "Absent": "durable_kit.effects.outcomes",
+    "CannotTell": "durable_kit.effects.outcomes",
+    "NotSent": "durable_kit.effects.outcomes",
+    "Refused": "durable_kit.effects.outcomes",
+    "IdempotencyConflict": "durable_kit.effects.outcomes",
+    "InProgress": "durable_kit.effects.outcomes",
+    "InDoubt": "durable_kit.effects.outcomes",
+    "NotRecorded": "durable_kit.effects.outcomes",
+    "Outbox": "durable_kit.effects.outbox",
+    "Relay": "durable_kit.effects.relay",
+    "EventLog": "durable_kit.event_log",
     "DurableKitError": "durable_kit.errors",
     "BadInput": "durable_kit.errors",
     "UnstorableValue": "durable_kit.errors",
@@ -68,18 +107,33 @@ _HOME = {
 }
 
 __all__ = [
+    "Absent",
     "Adapter",
     "BadInput",
     "BrokenChain",
+    "CannotTell",
     "Clock",
     "Codec",
+    "Contract",
     "Database",
     "DeltaSaver",
     "DurableKitError",
+    "EventLog",
     "EveryN",
     "FakeClock",
     "FlowRouter",
+    "Found",
+    "IdempotencyConflict",
+    "IdempotentGateway",
+    "InDoubt",
+    "InProgress",
     "Migrations",
+    "NotRecorded",
+    "NotSent",
+    "Outbox",
+    "Receipt",
+    "Refused",
+    "Relay",
     "SchemaMismatch",
     "SizeRatio",
     "Step",
@@ -91,6 +145,7 @@ __all__ = [
     "check_state",
     "drain_report",
     "graph_fingerprint",
+    "request_fingerprint",
 ]
 
 

@@ -52,7 +52,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
-from durable_kit import delta_channels
+from durable_kit import crash_point, delta_channels
 from durable_kit.checkpoint_reading import CheckpointReading
 from durable_kit.checkpoint_state import (
     config_of,
@@ -186,6 +186,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         change through the runtime alone, so there the version decides. It must: in async mode a
         checkpoint holds the very set in which the runtime collects a join's next arrivals.
         """
+        crash_point.reached("saver.put.before")
         thread_id, namespace = log_of(config)
         with self.database.soon():
             merged = merged_metadata(config, metadata)
@@ -208,6 +209,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                     if channel not in new_versions and channel.startswith(("join:", "branch:"))
                 },
             )
+        crash_point.reached("saver.put.after")
         return config_of(thread_id, namespace, checkpoint["id"])
 
     def put_writes(
@@ -222,6 +224,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         Ordinary writes keep the first value stored for a task and place; an interrupt, resume or
         error replaces the one before it.
         """
+        crash_point.reached("saver.put_writes.before")
         thread_id, namespace = log_of(config)
         mark = self._write_mark
         self._log.append_writes(
@@ -235,6 +238,7 @@ class DeltaSaver(BaseCheckpointSaver[int]):
                 for place, (channel, value) in enumerate(writes)
             ],
         )
+        crash_point.reached("saver.put_writes.after")
 
     # -- LangGraph's contract: reading ---------------------------------------------------------
 

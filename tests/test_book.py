@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 
 from durable_kit.crash.child import ChildFailed
 from durable_kit.lab import book
-from durable_kit.lab.measure import Measured, run_trials
+from durable_kit.lab.durability_report import Case, DurabilityReport, KillRow
+from durable_kit.lab.storage_report import environment
 
 FIGURE = """
 from durable_kit.lab import figure_style, plots
@@ -82,11 +82,11 @@ def test_the_readmes_figures_are_refreshed_by_one_command(
 def test_a_durability_figure_is_kept_when_the_new_one_fails_or_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(**_: Any) -> Measured:
+    def fails(**_: Any) -> DurabilityReport:
         raise ChildFailed("the kill did not happen as told")
 
-    def stopped(**asked: Any) -> Measured:
-        return dataclasses.replace(measured_before(**asked), complete=False, done=1)
+    def stopped(**asked: Any) -> DurabilityReport:
+        return measured_before(**asked).interrupted()
 
     monkeypatch.setattr(book, "README_FIGURES", {})
     for measure in (fails, stopped):
@@ -95,15 +95,13 @@ def test_a_durability_figure_is_kept_when_the_new_one_fails_or_is_stopped(
         assert list(tmp_path.rglob("durability.*")) == []
 
 
-def measured_before(*, repeats: int, seed: int) -> Measured:
+def measured_before(**_: Any) -> DurabilityReport:
     """What the real measurement returns, without its minute."""
-    lost = iter([0, 90, 1, 120, 0, 150])
-    return run_trials(
-        lambda step_ms, durability: {"executed_steps": 200, "lost_steps": next(lost)},
-        [{"step_ms": 0, "durability": mode} for mode in ("sync", "exit")],
-        repeats=3,
-        progress=False,
-    )
+    report = DurabilityReport.empty(450, environment({}, {}))
+    for mode, lost in [("sync", 0), ("exit", 90), ("sync", 1), ("exit", 120), ("sync", 0)]:
+        case = Case("delta", mode, 0)
+        report = report.with_kill(KillRow(case, 200, 200 - lost, lost, lost, 1.0, 1, "was killed"))
+    return report
 
 
 def test_nothing_to_build_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

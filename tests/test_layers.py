@@ -24,7 +24,7 @@ KIT = "durable_kit"
 # touches the log is decided file by file.
 LAYERS: dict[int, list[str]] = {
     # what everything may use
-    0: ["errors", "clock", "crash_point"],
+    0: ["errors", "clock", "control_flow", "crash_point"],
     # pure: values in, values out
     1: [
         "storage.delta",
@@ -62,6 +62,7 @@ LAYERS: dict[int, list[str]] = {
         "storage.materialize",
         "storage.namespaces",
         "storage.newest",
+        "storage.queue_order",
         "storage.recovery",
         "storage.retention",
         "storage.rows",
@@ -75,9 +76,10 @@ LAYERS: dict[int, list[str]] = {
     ],
     # these know LangGraph; and the table of contents, durable_kit itself
     4: [
-        "checkpoint_reading",
         "checkpoint_state",
         "delta_channels",
+        "graph_effects",
+        "checkpoint_reading",
         "serde_codec",
         "delta_saver",
         "trace",

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from durable_kit.lab import figure_style, plots
+from durable_kit.lab import durability_plots, figure_style, plots
 from durable_kit.lab.measure import summarise
 
 KILLS = pd.DataFrame(
@@ -27,6 +27,19 @@ KILLS = pd.DataFrame(
     ],
     columns=["step_ms", "durability", "executed_steps", "lost_steps"],
 )
+
+WINDOWS = pd.DataFrame(
+    [
+        (20.0, mode, step, scale * (1 + step % 7))
+        for mode, scale in {"sync": 0.5, "async": 300.0, "exit": 25.0}.items()
+        for step in range(1, 61)
+    ],
+    columns=["step_ms", "durability", "step", "window_ms"],
+)
+
+
+def two_savers(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([table.assign(label="DeltaSaver"), table.assign(label="SqliteSaver")])
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +75,9 @@ def figures(growth_summary: pd.DataFrame) -> dict[str, Figure]:
         columns=["t_s", "lane", "event"],
     )
     return {
-        "durability": plots.durability(KILLS),
+        "durability": durability_plots.losses(KILLS),
+        "losses of two": durability_plots.losses(two_savers(KILLS)),
+        "windows": durability_plots.windows(two_savers(WINDOWS)),
         "growth": plots.growth(growth_summary, title="Growth"),
         "replay": plots.replay_cost(costs),
         "replay by policy": plots.replay_cost(costs, series="policy"),
@@ -75,7 +90,16 @@ def figures(growth_summary: pd.DataFrame) -> dict[str, Figure]:
     }
 
 
-NAMES = ["durability", "growth", "replay", "replay by policy", "tradeoff", "timeline"]
+NAMES = [
+    "durability",
+    "losses of two",
+    "windows",
+    "growth",
+    "replay",
+    "replay by policy",
+    "tradeoff",
+    "timeline",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +127,7 @@ def test_nothing_is_cut_off_at_the_edges(name: str, figures: dict[str, Figure]) 
     assert box.y1 <= size[1] + 0.01
 
 
-@pytest.mark.parametrize("name", ["durability", "growth", "replay", "replay by policy", "tradeoff"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "timeline"])
 def test_axes_say_what_they_show_and_captions_say_n(name: str, figures: dict[str, Figure]) -> None:
     figure = figures[name]
     assert all(axes.get_xlabel() for axes in figure.axes)
@@ -136,9 +160,26 @@ def test_every_kill_is_a_point_of_its_own_and_none_lies_upon_another(
 
 
 def test_the_figure_of_the_kills_can_be_read_aloud() -> None:
-    said = plots.durability_alt(KILLS)
+    said = durability_plots.losses_alt(KILLS)
     assert "a step does next to nothing: sync 0 (0 to 1), async 904 (12 to 1,359)" in said
     assert "a step works for 20 ms: sync 0 (0 to 0), async 0 (0 to 1), exit 11 (4 to 20)" in said
+
+
+def test_two_savers_differ_in_colour_and_marker_and_are_told_apart_in_words(
+    figures: dict[str, Figure],
+) -> None:
+    for name in ("losses of two", "windows"):
+        last = figures[name].axes[-1]
+        assert [text.get_text() for text in last.get_legend().get_texts()] == [
+            "DeltaSaver",
+            "SqliteSaver",
+        ]
+        looks = {(line.get_marker(), line.get_color()) for line in last.lines}
+        assert len(looks) == 2
+        assert len({marker for marker, _ in looks}) == 2
+    said = durability_plots.windows_alt(two_savers(WINDOWS))
+    assert "a step works for 20 ms: DeltaSaver, sync 2 (0.5 to 3.5), SqliteSaver, sync 2" in said
+    assert "SqliteSaver, async 904 (12 to 1,359)" in durability_plots.losses_alt(two_savers(KILLS))
 
 
 def test_the_slope_of_a_growth_stands_in_its_legend(figures: dict[str, Figure]) -> None:

@@ -32,6 +32,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import IO, Protocol
 
 from durable_kit import crash_point
 from durable_kit.errors import DurableKitError
@@ -54,10 +55,23 @@ class Death:
     how: str
 
 
+class Process(Protocol):
+    """A running process, as `subprocess.Popen` has it; a forked one is another."""
+
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+    stderr: IO[str] | None
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
 class Child:
     """One child process with its output read line by line. Use it in a `with`: it never stays."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._last_words: list[str] = []
@@ -107,13 +121,13 @@ class Child:
 
     def until(
         self,
-        beginning: str,
+        beginning: str | tuple[str, ...],
         *,
         timeout_s: float,
         on_line: Callable[[str], None] | None = None,
         cancelled: threading.Event | None = None,
     ) -> str:
-        """Read lines until one begins with `beginning`, and return it.
+        """Read lines until one begins with `beginning`, or one of several, and return it.
 
         `on_line` is given each line read. Raises `ChildFailed` if the child ends first, stays
         silent for `timeout_s`, or `cancelled` is set.
@@ -125,6 +139,7 @@ class Child:
             try:
                 line = self._lines.get(timeout=0.1)
             except queue.Empty:
+                self._process.poll()  # a forked one raises here if its server is gone
                 waited_s += 0.1
                 if waited_s < timeout_s:
                     continue
@@ -133,7 +148,9 @@ class Child:
                 ) from None
             if line is None:
                 death = self.wait(timeout_s=10)
-                raise ChildFailed(f"the child {death.how} before {beginning!r}. {self._said()}")
+                raise ChildFailed(
+                    f"the child {death.how} before {beginning!r}. {self.last_words()}"
+                )
             waited_s = 0.0
             if on_line is not None:
                 on_line(line)
@@ -164,17 +181,25 @@ class Child:
 
     def close(self) -> None:
         """Leave nothing: no process, no pipe, no reader. Closing twice is harmless."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        try:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+        except ChildFailed:
+            pass  # nobody is there to wait for it; it ends with its stdin, which is closed now
+        self._close(self._process.stdin)
         for reader in self._readers:
             reader.join(timeout=5)
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    pass  # what was still to be sent has nobody to go to
+        self._close(self._process.stdout)
+        self._close(self._process.stderr)
+
+    @staticmethod
+    def _close(pipe: IO[str] | None) -> None:
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                pass  # what was still to be sent has nobody to go to
 
     def __enter__(self) -> Child:
         return self
@@ -194,7 +219,8 @@ class Child:
             self._last_words.append(line.rstrip("\n"))
             del self._last_words[:-20]
 
-    def _said(self) -> str:
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr. Waits for that, so ask when it has ended."""
         self._readers[1].join(timeout=5)
         return " ".join(" ".join(self._last_words).split()[-60:])
 
@@ -213,9 +239,13 @@ def death_of(exit_code: int) -> Death:
     return Death(name == "SIGKILL", exit_code, f"was killed by {name}")
 
 
-def stay_no_longer_than_the_parent() -> None:
-    """For the child: end at once when the parent is gone, and in any case after the deadline."""
-    deadline_s = float(os.environ.get(DEADLINE_VARIABLE, "60"))
+def stay_no_longer_than_the_parent(deadline_s: float | None = None) -> None:
+    """For the child: end at once when the parent is gone, and in any case after the deadline.
+
+    Without `deadline_s` it is the one that `Child.start` gave.
+    """
+    if deadline_s is None:
+        deadline_s = float(os.environ.get(DEADLINE_VARIABLE, "60"))
     threading.Thread(target=_end_with_the_pipe, daemon=True).start()
     timer = threading.Timer(deadline_s, os._exit, (OVER_TIME,))
     timer.daemon = True

@@ -31,7 +31,7 @@ from nbconvert import HTMLExporter
 from tqdm import tqdm
 
 from durable_kit.crash.child import ChildFailed
-from durable_kit.lab import plots
+from durable_kit.lab import durability_plots, plots
 from durable_kit.lab.durability_trials import measure_durability
 from durable_kit.lab.guard import Limits, Outcome, execute, limits_for_this_machine
 
@@ -122,15 +122,22 @@ def _readme_figures(root: Path) -> int:
 def _durability_figure(target: Path) -> bool:
     """Measure what is lost in each durability mode, and draw it. False if it could not be done."""
     try:
-        measured = measure_durability(repeats=DURABILITY_KILLS, seed=1)
+        measured = measure_durability(
+            kills=DURABILITY_KILLS,
+            seed=1,
+            savers=["delta"],
+            kill_between={0: (100, 500), 20: (4, 20)},
+            timed=False,
+        )
     except ChildFailed as failed:
         print(f"durability: {failed}")
         return False
     print(measured.note())
     if not measured.complete:
         return False  # as above: the figure that is there is better than half a one
-    print(plots.durability_alt(measured.table))
-    for path in plots.save(plots.durability(measured.table), target / "durability"):
+    table = measured.kill_table()
+    print(durability_plots.losses_alt(table))
+    for path in plots.save(durability_plots.losses(table), target / "durability"):
         print(path)
     return True
 

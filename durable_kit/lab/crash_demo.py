@@ -2,8 +2,8 @@
 
     worker 1   prepare ─ ✓ checkpoint ─ charge ─ the bank notes 49.99 ─ ✗ killed
     database   prepared: yes      next: charge                      (nothing says "charged")
-    worker 2   stands by ……………………………………………………………………… resumes ─ charge ─ notify ─ finished
-    bank       ……………………………………………………… 49.99 …………………………………………… 49.99
+    worker 2                                                  resumes ─ charge ─ notify ─ finished
+    bank       ……………………………………………………… 49.99 ………………………………………… 49.99
 
 Nothing here is simulated: two operating-system processes, a SQLite file, a ledger file, and a
 kill that the exit status confirms. The result is not a bug of the checkpointer. The state came
@@ -26,28 +26,28 @@ from typing import Any
 
 import pandas as pd
 
-from durable_kit.crash.child import Child, ChildFailed, Death
-from durable_kit.crash_point import ANNOUNCEMENT
-from durable_kit.delta_saver import DeltaSaver
-from durable_kit.lab.crash_worker import DATABASE, FINISHED, LEDGER, STANDS_BY, THREAD
+from durable_kit.crash.child import ChildFailed, Death
+from durable_kit.crash.experiment import AtPoint, Attempt, Experiment, Stored
+from durable_kit.crash.trial import Bench
 from durable_kit.lab.workloads import (
     AFTER_CHARGE,
     BANK_KNOWS,
     BANK_NOTED,
+    CHARGED_BEFORE,
+    LEDGER,
     Ledger,
-    order_graph,
-    sqlite_url,
+    OrderWorker,
 )
 
-WORKER = "durable_kit.lab.crash_worker"
-STEPS = 5  # how often `on_progress` is told that something was done
-RESUMES = "resumes"
+ORDER = {"order_id": "order-1001", "amount_cents": 4999}
+STEPS = 3  # how often `on_progress` is told that something was done
+BEGINS, RESUMES, KILLED, FINISHED = "begins", "resumes", "killed", "finished"
 LANES = ("worker 1", "worker 2", "database", "bank")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at `t_s` seconds after the start, in one of `LANES`."""
+    """Something that happened `t_s` seconds after the run began, in one of `LANES`."""
 
     t_s: float
     lane: str
@@ -75,15 +75,6 @@ class EventLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What the database says of the run: the state, and the tasks that are to run next."""
-
-    values: dict[str, Any]
-    next: tuple[str, ...]
-    checkpoints: int
-
-
-@dataclass(frozen=True, slots=True)
 class CrashStory:
     """One crash from beginning to end. `ledger` is what the bank has noted, oldest first."""
 
@@ -94,6 +85,7 @@ class CrashStory:
     after_resume: Stored
     ledger: tuple[dict[str, Any], ...]
     events: tuple[Event, ...]
+    resume_ms: float
 
     @property
     def charges(self) -> int:
@@ -113,7 +105,7 @@ class CrashStory:
             ),
             (
                 "next task",
-                *(", ".join(s.next) or "none" for s in (self.after_kill, self.after_resume)),
+                *(", ".join(s.tasks) or "none" for s in (self.after_kill, self.after_resume)),
             ),
             ("charges in the bank's ledger", len(self.ledger_after_kill), len(self.ledger)),
         ]
@@ -129,7 +121,7 @@ def run_crash(
     *,
     careful: bool = False,
     folder: Path | None = None,
-    on_progress: Callable[[int, str], None] | None = None,
+    on_progress: Callable[[int, str], None] = lambda done, what: None,
     cancelled: threading.Event | None = None,
     timeout_s: float = 60.0,
 ) -> CrashStory:
@@ -149,109 +141,70 @@ def run_crash(
                 cancelled=cancelled,
                 timeout_s=timeout_s,
             )
-    return _Run(folder, careful, on_progress, cancelled, timeout_s).story()
+    if any(folder.iterdir()):
+        raise ValueError(f"{folder} holds a run already. Give an empty folder.")
+    bank = Ledger(folder / LEDGER)
+    experiment = Experiment(graph=OrderWorker(folder, careful), input=ORDER, durability="sync")
+    bench = Bench(experiment, folder, deadline_s=timeout_s, cancelled=cancelled)
+    on_progress(0, "worker 1 runs, until it has charged")
+    first = bench.run(AtPoint(AFTER_CHARGE))
+    if not first.death.killed:
+        raise ChildFailed(f"the crash did not happen: worker 1 {first.death.how}")
+    ledger_after_kill = tuple(bank.entries())
+    on_progress(1, "killed; worker 2 resumes")
+    second = bench.run(None)
+    if second.left is None or second.error is not None:
+        raise ChildFailed(f"the resume failed: worker 2 {second.death.how}. {second.error}")
+    on_progress(2, "asking the bank")
+    ledger = tuple(bank.entries())
+    on_progress(STEPS, "done")
+    return CrashStory(
+        death=first.death,
+        after_kill=second.found,
+        ledger_after_kill=ledger_after_kill,
+        resumed=second.death,
+        after_resume=second.left,
+        ledger=ledger,
+        events=tuple(_events(first, second)),
+        resume_ms=((second.returned_s or second.ended_s) - second.began_s) * 1000,
+    )
 
 
-class _Run:
-    def __init__(
-        self,
-        folder: Path,
-        careful: bool,
-        on_progress: Callable[[int, str], None] | None,
-        cancelled: threading.Event | None,
-        timeout_s: float,
-    ) -> None:
-        self._folder = folder
-        self._options = ["--careful"] if careful else []
-        self._on_progress = on_progress or (lambda done, what: None)
-        self._cancelled = cancelled
-        self._timeout_s = timeout_s
-        self._bank = Ledger(folder / LEDGER)
-        self._log = EventLog()
-        if (folder / DATABASE).exists() or self._bank.entries():
-            raise ValueError(f"{folder} holds a run already. Give an empty folder.")
-
-    def story(self) -> CrashStory:
-        self._on_progress(0, "two workers start")
-        with (
-            self._start("start", "worker 1", crash_at=AFTER_CHARGE) as first,
-            self._start("resume", "worker 2", crash_at=None) as second,
-        ):
-            self._until(first, ANNOUNCEMENT + AFTER_CHARGE, "worker 1")
-            self._on_progress(1, "the card is charged, now the kill")
-            death = first.kill()
-            self._log.note("worker 1", "killed")
-            if not death.killed:
-                raise ChildFailed(f"the crash did not happen: worker 1 {death.how}")
-            self._on_progress(2, "looking at what was stored")
-            after_kill, ledger_after_kill = self._stored(), tuple(self._bank.entries())
-            self._log.note("database", f"next: {', '.join(after_kill.next) or 'none'}")
-            self._until(second, STANDS_BY, "worker 2")
-            self._on_progress(3, "worker 2 resumes")
-            self._log.note("worker 2", RESUMES)
-            second.go()
-            self._until(second, FINISHED, "worker 2")
-            resumed = second.wait(timeout_s=self._timeout_s)
-        if resumed.exit_code != 0:
-            raise ChildFailed(f"the resume failed: worker 2 {resumed.how}")
-        self._on_progress(4, "asking the bank")
-        after_resume, ledger = self._stored(), tuple(self._bank.entries())
-        self._log.note("database", f"next: {', '.join(after_resume.next) or 'none'}")
-        self._on_progress(STEPS, "done")
-        return CrashStory(
-            death,
-            after_kill,
-            ledger_after_kill,
-            resumed,
-            after_resume,
-            ledger,
-            tuple(self._log.events),
-        )
-
-    def _start(self, what: str, worker: str, *, crash_at: str | None) -> Child:
-        child = Child.start(
-            WORKER,
-            [what, str(self._folder), "--worker", worker, *self._options],
-            crash_at=crash_at,
-            deadline_s=self._timeout_s,
-        )
-        self._log.note(worker, f"process {child.pid} starts")
-        return child
-
-    def _until(self, child: Child, beginning: str, worker: str) -> None:
-        def note(line: str) -> None:
-            if line.startswith(f"{worker}: "):
-                said = line.removeprefix(f"{worker}: ")
-                if said == BANK_NOTED:
-                    self._log.note("bank", f"charge no. {len(self._bank.entries())} noted")
-                elif said == BANK_KNOWS:
-                    self._log.note("bank", "asked: noted already")
-                else:
-                    self._log.note(worker, said)
-            elif line in (FINISHED, STANDS_BY):
-                self._log.note(worker, line)
-
-        child.until(beginning, timeout_s=self._timeout_s, on_line=note, cancelled=self._cancelled)
-
-    def _stored(self) -> Stored:
-        """Open the database as any other process would, and ask LangGraph."""
-        with DeltaSaver.open(sqlite_url(self._folder / DATABASE)) as saver:
-            snapshot = order_graph(saver, self._bank).get_state(THREAD)
-            checkpoints = saver.stats(THREAD["configurable"]["thread_id"]).checkpoints
-        return Stored(dict(snapshot.values), tuple(t.name for t in snapshot.tasks), checkpoints)
+def _events(first: Attempt, second: Attempt) -> list[Event]:
+    """What the two processes left behind them, in order of time: node runs, points, ends."""
+    told: list[tuple[float, str, str]] = [
+        (first.began_s, LANES[0], BEGINS),
+        (first.ended_s, LANES[0], KILLED),
+        (second.began_s, "database", f"next: {', '.join(second.found.tasks) or 'none'}"),
+        (second.began_s, LANES[1], RESUMES),
+        (second.returned_s or second.ended_s, LANES[1], FINISHED),
+    ]
+    if second.left is not None:
+        said = f"next: {', '.join(second.left.tasks) or 'none'}"
+        told.append((second.ended_s, "database", said))
+    charges = 0
+    for lane, attempt in zip(LANES, (first, second), strict=False):
+        told += [(run.began_s, lane, run.node) for run in attempt.runs]
+        for point, at_s in attempt.points:
+            if point == AFTER_CHARGE:
+                charges += 1
+                told.append((at_s, "bank", f"charge no. {charges} noted"))
+            elif point == CHARGED_BEFORE:
+                told.append((at_s, "bank", "asked: noted already"))
+    start_s = first.began_s  # before that a process was started, which takes the machine its time
+    return [Event(at_s - start_s, lane, what) for at_s, lane, what in sorted(told)]
 
 
 def crash_trial(charge: str) -> dict[str, Any]:
     """One crash as a trial for `measure.run_trials`: `charge` is "naive" or "careful".
 
-    `resume_ms` is the time from telling the second worker to go to its "finished".
+    `resume_ms` is the time from the second worker's `invoke` to its end.
     """
     story = run_crash(careful=charge == "careful")
-    at_s = {event.what: event.t_s for event in story.events if event.lane == "worker 2"}
     return {
         "charges_count": story.charges,
         "killed_count": int(story.death.killed),
-        "resume_ms": (at_s[FINISHED] - at_s[RESUMES]) * 1000,
+        "resume_ms": story.resume_ms,
     }
 
 

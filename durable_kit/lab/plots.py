@@ -34,7 +34,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from durable_kit.lab.figure_style import (
     COLOURS,
@@ -259,7 +259,7 @@ def timeline(
     """Who did what, downward in order of time, one column a lane.
 
     `events` has the columns t_s, lane, event. Rows are evenly spaced; the time stands at the left.
-    Events whose text is in `bad` are marked with a cross.
+    Without t_s only the order is shown. Events whose text is in `bad` are marked with a cross.
     """
     figure, [axes] = new_figure(height_in=1.2 + 0.29 * len(events), caption=caption)
     axes.grid(visible=False)
@@ -288,80 +288,18 @@ def timeline(
     axes.set_ylim(len(events) - 0.5, -0.5)
     axes.set_xticks(range(len(lanes)), list(lanes), fontsize=TEXT_PT, fontweight="bold")
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(events)), [f"{t:.2f}" for t in events["t_s"]], fontsize=SMALL_PT)
+    if "t_s" in events:
+        digits = 2 if events["t_s"].max() >= 1 else 3
+        times = [f"{t:.{digits}f}" for t in events["t_s"]]
+        axes.set_yticks(range(len(events)), times, fontsize=SMALL_PT)
+        axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel("order", fontsize=TEXT_PT)
     axes.tick_params(length=0)
-    axes.set_ylabel("time since the start (s)", fontsize=TEXT_PT)
     if title:
         figure.suptitle(title, fontsize=TITLE_PT, x=0.01, ha="left")
     return figure
-
-
-def durability(
-    table: pd.DataFrame,
-    *,
-    title: str = "Steps lost when the process is killed",
-    label: str = "measured here",
-) -> Figure:
-    """Every kill as a point: how many executed steps were not in the database afterwards.
-
-    `table` is that of `durability_trials.measure_durability`, one row a kill: no summary, because
-    a median of 0 would hide the one kill that lost something.
-    """
-    sizes = table.groupby(["step_ms", "durability"]).size()
-    low, high = int(sizes.min()), int(sizes.max())
-    n = f"n = {low}" if low == high else f"n = {low} to {high}"
-    panels = list(table.groupby("step_ms"))
-    figure, axes = new_figure(
-        len(panels),
-        caption=f"{label[:1].upper()}{label[1:]}: {n} kills a column, one point a kill; the bar is "
-        "the median.",
-    )
-    top = max(10.0, float(table["lost_steps"].max()) * 2)
-    for one, (step_ms, panel) in zip(axes, panels, strict=True):
-        modes = list(panel.groupby("durability", sort=False)["lost_steps"])
-        for i, (_, lost) in enumerate(modes):
-            # Side by side in the order of the kills: chance would put some upon others.
-            places = [i + 0.64 * ((k + 0.5) / len(lost) - 0.5) for k in range(len(lost))]
-            one.plot(
-                places, lost.tolist(), linestyle="none", marker=MARKERS[i % len(MARKERS)],
-                color=COLOURS[i % len(COLOURS)], markersize=6, markeredgecolor="white",
-                markeredgewidth=0.5, clip_on=False, zorder=3,
-            )  # fmt: skip
-            one.hlines(lost.median(), i - 0.4, i + 0.4, color="#202020", linewidth=1.4, zorder=2)
-        one.set_yscale("symlog", linthresh=1, linscale=0.5)  # a logarithm has no place for 0
-        one.set_ylim(-0.25, top)
-        one.set_yticks([0, *(10**k for k in range(len(str(int(top)))))])
-        one.yaxis.set_minor_locator(NullLocator())
-        plain_ticks(one.yaxis)
-        said = [f"{mode}\nmedian {lost.median():,.3g}" for mode, lost in modes]
-        one.set_xticks(range(len(modes)), said)
-        one.set_xlim(-0.55, len(modes) - 0.45)
-        one.grid(visible=False, axis="x")
-        first = one is axes[0]
-        least, most = panel["executed_steps"].min(), panel["executed_steps"].max()
-        label_axes(
-            one, x=f"durability (killed after {least:,} to {most:,} steps)",
-            y="steps lost (log above 1)" if first else "",
-            title=_step_said(step_ms),
-        )  # fmt: skip
-    if title:
-        figure.suptitle(title, fontsize=TITLE_PT, x=0.01, ha="left", fontweight="bold")
-    return figure
-
-
-def durability_alt(table: pd.DataFrame) -> str:
-    """The figure of `durability` in words, from the same table."""
-    parts = []
-    for step_ms, panel in table.groupby("step_ms"):
-        modes = ", ".join(
-            f"{mode} {lost.median():,.3g} ({lost.min():,} to {lost.max():,})"
-            for mode, lost in panel.groupby("durability", sort=False)["lost_steps"]
-        )
-        parts.append(f"{_step_said(step_ms)}: {modes}")
-    return (
-        "Steps lost when the process is killed, by durability mode; median and range. "
-        f"{'. '.join(parts)}."
-    )
 
 
 # -- showing and saving ------------------------------------------------------------------------
@@ -421,10 +359,6 @@ def show(figure: Figure, *, alt: str, table: pd.DataFrame | None = None, name: s
 
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.3g}"
-
-
-def _step_said(step_ms: float) -> str:
-    return f"a step works for {step_ms:g} ms" if step_ms else "a step does next to nothing"
 
 
 def _spread(part: pd.DataFrame, column: str) -> list[list[float]] | None:

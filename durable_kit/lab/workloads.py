@@ -11,9 +11,10 @@ not in the agent's database, the agent's rollback does not reach it, and it beli
 told. A line is written through to the disk before `charge` returns, as a bank answers only when
 it has noted the transfer:
 
-    {"charge": "order-1001", "amount_cents": 4999, "by": "worker 1"}
+    {"charge": "order-1001", "amount_cents": 4999, "by": "process 4711"}
 
-What it leaves out on purpose: a real bank is asked over a network, and its answer can be lost.
+What it leaves out on purpose: a real bank is asked over a network, and its answer can be lost. For
+that there is a provider, and an order agent that works against it (`order_agent.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -29,11 +31,15 @@ from langgraph.graph import END, START, StateGraph
 
 from durable_kit import crash_point
 
-AFTER_CHARGE = "charge.after_effect"
-"""The crash point between the charge and the checkpoint that would have noted it."""
+AFTER_CHARGE, CHARGED_BEFORE = "charge.after_effect", "charge.noted_before"
+"""Crash points: between the charge and the checkpoint that would have noted it; and where a careful
+worker has found its order in the bank's book, and does not charge."""
 
 BANK_NOTED, BANK_KNOWS = "the bank has noted it", "the bank knows this order"
-"""What `charge` says once the entry is in the ledger, or when a careful one finds it there."""
+"""What `charge` tells at these two places."""
+
+
+LEDGER = "bank.jsonl"
 
 
 class Ledger:
@@ -70,42 +76,36 @@ def order_graph(
     saver: Any,
     bank: Ledger,
     *,
-    worker: str = "worker",
     careful: bool = False,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] = lambda what: None,
 ) -> Any:
     """The order agent, compiled: prepare, charge the card, tell the customer.
 
-    Each node says when it begins, through `tell` or else on stdout. `charge` does what agents
-    usually do: it acts, and then returns, and the checkpoint that remembers the act is written
-    after that. A `careful` one asks the bank first; that is enough while there is one worker at a
-    time, and not beyond.
+    Each node tells when it begins. `charge` does what agents usually do: it acts, and then returns,
+    and the checkpoint that remembers the act is written after that. A `careful` one asks the bank
+    first; that is enough while there is one worker at a time, and not beyond.
     """
 
-    def say(what: str) -> None:
-        if tell is None:
-            print(f"{worker}: {what}", flush=True)
-        else:
-            tell(what)
-
     def prepare(state: Order) -> Order:
-        say("prepare")
+        tell("prepare")
         return {"prepared": True}
 
     def charge(state: Order) -> Order:
-        say("charge")
+        tell("charge")
         order_id = state["order_id"]
         if careful and any(entry["charge"] == order_id for entry in bank.entries()):
-            say(BANK_KNOWS)
+            tell(BANK_KNOWS)
+            crash_point.reached(CHARGED_BEFORE)
             return {"charged": True}
-        bank.append({"charge": order_id, "amount_cents": state["amount_cents"], "by": worker})
-        say(BANK_NOTED)
+        by = f"process {os.getpid()}"
+        bank.append({"charge": order_id, "amount_cents": state["amount_cents"], "by": by})
+        tell(BANK_NOTED)
         # A crash here has taken the money, and no checkpoint says so.
         crash_point.reached(AFTER_CHARGE)
         return {"charged": True}
 
     def notify(state: Order) -> Order:
-        say("notify")
+        tell("notify")
         return {"notified": True}
 
     builder: Any = StateGraph(Order)
@@ -116,6 +116,17 @@ def order_graph(
     builder.add_edge("charge", "notify")
     builder.add_edge("notify", END)
     return builder.compile(checkpointer=saver)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderWorker:
+    """The order agent with its bank in `folder`, as a value that travels to another process."""
+
+    folder: Path
+    careful: bool
+
+    def __call__(self, saver: Any) -> Any:
+        return order_graph(saver, Ledger(self.folder / LEDGER), careful=self.careful)
 
 
 class Account(TypedDict):

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from durable_kit import crash_point
 from durable_kit.clock import Clock, SystemClock
 from durable_kit.errors import DurableKitError
 from durable_kit.storage.composer import Composer, Draft
@@ -38,6 +39,7 @@ from durable_kit.storage.listing import (
 from durable_kit.storage.log_reader import LogReader
 from durable_kit.storage.materialize import pending
 from durable_kit.storage.namespaces import hold_back
+from durable_kit.storage.queue_order import QueueOrder
 from durable_kit.storage.record import (
     STATE_VERSION,
     ZERO,
@@ -58,6 +60,7 @@ from durable_kit.storage.tip import Plan, StateCodec, Tip, plan
 from durable_kit.storage.tx import Moment
 
 _KEPT_TIPS = 64  # how many threads' last states a log keeps in memory
+_KEPT_AHEAD = 10_000  # and how many ids of checkpoints whose writes came first
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class CheckpointLog(LogReader):
         self.composer = Composer(codec, self.seal, policy, trust_identity=trust_identity)
         self._tips: OrderedDict[int, Tip] = OrderedDict()
         self._tips_lock = threading.Lock()
+        self._order = QueueOrder()
+        self._ahead: set[tuple[int, str]] = set()  # checkpoints whose writes came here first
 
     # -- appending a checkpoint ----------------------------------------------------------------
 
@@ -143,7 +148,16 @@ class CheckpointLog(LogReader):
             self.state_version,
         )
         key = thread_key(thread_id, namespace)
-        known = False
+        with self._order.checkpoint(key, checkpoint_id):
+            return self._append_in_turn(key, draft, state, unchanged)
+
+    def _append_in_turn(
+        self, key: int, draft: Draft, state: Mapping[str, Any], unchanged: Collection[str]
+    ) -> Record:
+        checkpoint_id = draft.checkpoint_id
+        # In async mode writes run ahead of their checkpoint as a rule: do not try without them.
+        known = (key, checkpoint_id) in self._ahead
+        self._ahead.discard((key, checkpoint_id))
         for _attempt in range(6):
             tip = self._tip(key, draft)
             # The costly part, encoding the state, happens before the transaction.
@@ -160,6 +174,7 @@ class CheckpointLog(LogReader):
                 with self.database.write() as tx:
                     record, new_tip = append(tx, draft, tip, planned, state, early)
                     tx.then.append(partial(self._keep, key, new_tip))
+                    crash_point.reached("saver.put.before_commit")
             except _ParentMovedError:
                 self.forget(key)
                 continue
@@ -171,8 +186,9 @@ class CheckpointLog(LogReader):
                 raise
             return record
         raise DurableKitError(
-            f"thread {thread_id!r}: the parent {parent_id} of {checkpoint_id} was rewritten again "
-            "and again while a delta on it was being made. Try again when compaction has ended."
+            f"thread {draft.thread_id!r}: the parent {draft.parent_id} of {checkpoint_id} was "
+            "rewritten again and again while a delta on it was being made. Try again when "
+            "compaction has ended."
         )
 
     def _early(self, draft: Draft, tip: Tip | None, planned: Plan) -> _Early | None:
@@ -331,6 +347,7 @@ class CheckpointLog(LogReader):
         if not encoded:
             return
         key = thread_key(thread_id, namespace)
+        self._order.wait_for(key, checkpoint_id)
         with self._tips_lock:
             tip = self._tips.get(key)
         try:
@@ -364,6 +381,7 @@ class CheckpointLog(LogReader):
                         self._remember_writes, key, sequence, count, blob, checksum, tx.moments()
                     )
                 )
+                crash_point.reached("saver.put_writes.before_commit")
         except BaseException:
             self.forget(key)  # it may be ahead of what was committed
             raise
@@ -395,6 +413,9 @@ class CheckpointLog(LogReader):
         ).signed(None)
         rows.insert(record)
         rows.save_head(head.with_one_more(record.sequence, record.checksum))
+        if len(self._ahead) >= _KEPT_AHEAD:
+            self._ahead.clear()  # a hint only: without it `append` tries, and finds the row itself
+        self._ahead.add((rows.key, checkpoint_id))
         return record.sequence
 
     def _not_yet(

@@ -154,6 +154,11 @@ class Database:
                 sa.event.listen(self._engine, "begin", _on_sqlite_begin)
         return self._engine
 
+    @property
+    def writing(self) -> bool:
+        """Whether this OS thread has a write transaction open."""
+        return self._here.tx is not None
+
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """One write transaction: committed when the block ends, rolled back when it raises.

@@ -135,7 +135,16 @@ def write_snapshot(image: Image, writer: Writer, *, self_contained: bool) -> Hea
         if runs.length < value.length:
             runs.extend(writer.place(body[runs.length :]))
         value.relocate(runs)
-        header.append([name, _SHAPES.index(value.shape), value.items, runs.pack(writer.sequence)])
+        counts = value.counts()
+        header.append(
+            [
+                name,
+                _SHAPES.index(value.shape),
+                value.items,
+                runs.pack(writer.sequence),
+                *([counts] if len(counts) > 1 else []),
+            ]
+        )
     return header
 
 
@@ -143,9 +152,9 @@ def read_snapshot(header: Header, blob: bytes, sequence: int, blobs: Blobs) -> I
     """The state that a snapshot says. Raises `BrokenDelta`."""
     reader = _Reader(blob, sequence, blobs)
     image: Image = {}
-    for name, shape, items, pieces in header:
+    for name, shape, items, pieces, *counts in header:
         parts, runs = reader.parts_at(pieces)
-        image[name] = Value.from_parts(_SHAPES[shape], parts, items, runs)
+        image[name] = Value.from_parts(_SHAPES[shape], parts, items, runs, *counts)
     return image
 
 

@@ -18,8 +18,9 @@ list addresses instead of writing everything again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 from durable_kit.storage.delta import (
@@ -33,6 +34,7 @@ from durable_kit.storage.delta import (
 )
 from durable_kit.storage.runs import Address, Runs
 
+CHUNK = 32_768  # bytes that are decoded at a time, where a list is known to be cut there
 SMALL = 32  # bytes; below this, neither a smaller change nor an address is worth its own size
 Shape = Literal["list", "text", "whole"]
 
@@ -48,6 +50,7 @@ class _Buffer:
     parts: list[Part]  # one, or several that are never changed
     length: int
     runs: Runs  # where the bytes lie in the log, from their start; it may not cover all of them
+    marks: dict[int, int] = field(default_factory=dict)  # offsets between items -> items before
     objects: list[Any] = field(default_factory=list)  # items decoded so far (see `decode`)
     objects_bytes: int = 0
 
@@ -67,15 +70,24 @@ class _Buffer:
             body += new
         self.length += len(new)
 
-    def between(self, start: int, end: int) -> list[Part]:
-        """The bytes from `start` to `end`, in parts that must be let go before it grows."""
-        found: list[Part] = []
-        at = 0
+    def undecoded(self, end: int, items: int) -> list[tuple[int, list[Part]]]:
+        """What lies between the objects and `end`, as (number of items, parts) of about a CHUNK.
+
+        Memory that is touched for the first time is dear, and a long conversation in one piece is
+        a lot of it. The parts must be let go before the buffer grows.
+        """
+        chunks: list[tuple[int, list[Part]]] = []
+        before, at, size = len(self.objects), 0, 0
+        parts: list[Part] = []
         for part in self.parts:
-            if at < end and at + len(part) > start:
-                found.append(memoryview(part)[max(start - at, 0) : end - at])
-            at += len(part)
-        return found
+            start, at = at, at + len(part)
+            if start < end and at > self.objects_bytes:
+                parts.append(memoryview(part)[max(self.objects_bytes - start, 0) : end - start])
+                size += len(parts[-1])
+                if size >= CHUNK and at < end and at in self.marks:
+                    chunks.append((self.marks[at] - before, parts))
+                    before, parts, size = self.marks[at], [], 0
+        return [*chunks, (items - before, parts)]
 
 
 _NOWHERE = Runs()  # of all buffers whose place is not known; never added to
@@ -113,13 +125,27 @@ class Value:
 
     @classmethod
     def from_body(cls, shape: Shape, body: bytes, items: int, runs: Runs | None = None) -> Value:
-        return cls(shape, _Buffer([body], len(body), runs or _NOWHERE), len(body), items)
+        buffer = _Buffer([body], len(body), runs or _NOWHERE, {len(body): items})
+        return cls(shape, buffer, len(body), items)
 
     @classmethod
-    def from_parts(cls, shape: Shape, parts: list[Part], items: int, runs: Runs) -> Value:
-        """A value of its own from the parts of its body, which must not change."""
+    def from_parts(
+        cls, shape: Shape, parts: list[Part], items: int, runs: Runs, counts: Sequence[int] = ()
+    ) -> Value:
+        """A value of its own from the parts of its body, which must not change.
+
+        `counts`: the items in each part of a list, if no item is cut. Raises ValueError if they
+        are not `items` in all.
+        """
+        marks: dict[int, int] = {}
+        at = before = 0
+        for part, count in zip(parts, counts, strict=bool(counts)):
+            at, before = at + len(part), before + count
+            marks[at] = before
+        if counts and before != items:
+            raise ValueError(f"its parts have {before} items, and it {items}")
         length = sum(map(len, parts))
-        return cls(shape, _Buffer(parts or [b""], length, runs), length, items)
+        return cls(shape, _Buffer(parts or [b""], length, runs, marks), length, items)
 
     # -- bytes ---------------------------------------------------------------------------------
 
@@ -190,7 +216,8 @@ class Value:
         buffer = self._buffer
         if buffer.length != self.length:  # another branch grew it first
             runs_so_far = Runs(buffer.runs.first(self.length))
-            buffer = _Buffer([bytearray(self.body())], self.length, runs_so_far)
+            marks = {at: n for at, n in buffer.marks.items() if at <= self.length}
+            buffer = _Buffer([bytearray(self.body())], self.length, runs_so_far, marks)
             if self.shape == "list" and self._buffer.objects_bytes <= self.length:
                 buffer.objects = list(self._buffer.objects)
                 buffer.objects_bytes = self._buffer.objects_bytes
@@ -199,13 +226,25 @@ class Value:
                 buffer.runs = Runs()
             buffer.runs.extend(runs)
         buffer.grow(new)
-        return Value(self.shape, buffer, self.length + len(new), self.items + items)
+        buffer.marks[buffer.length] = self.items + items
+        return Value(self.shape, buffer, buffer.length, self.items + items)
 
     # -- places --------------------------------------------------------------------------------
 
     def located(self) -> Runs:
         """Where the body lies in the log, from its start; `length` of it says how much is known."""
         return self._buffer.runs.first(self.length)
+
+    def counts(self) -> list[int]:
+        """The items of a list in each of its runs; nothing where a run may end inside an item."""
+        marks, found, at, before = self._buffer.marks, list[int](), 0, 0
+        for run in self.located() if self.shape == "list" and self.length > CHUNK else ():
+            at += run.length
+            if at not in marks:
+                return []
+            found.append(marks[at] - before)
+            before = marks[at]
+        return found if at == self.length else []
 
     def relocate(self, runs: Runs) -> None:
         """Say where the body lies now (it was written out again)."""
@@ -244,10 +283,10 @@ class Value:
             return decode(self.encoded())
         buffer = self._buffer
         if buffer.objects_bytes < self.length:
-            missing = self.items - len(buffer.objects)
-            parts = buffer.between(buffer.objects_bytes, self.length)
-            buffer.objects.extend(decode(pack_array_header(missing), *parts))
-            del parts
+            chunks = buffer.undecoded(self.length, self.items)
+            new = [decode(pack_array_header(count), *parts) for count, parts in chunks]
+            del chunks
+            buffer.objects.extend(chain.from_iterable(new))
             buffer.objects_bytes = self.length
         return buffer.objects[: self.items]
 

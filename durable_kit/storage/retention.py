@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from durable_kit import crash_point
 from durable_kit.errors import BadInput, DurableKitError
 from durable_kit.storage.fold import Writer, addresses, write_snapshot
 from durable_kit.storage.listing import all_records
@@ -112,6 +113,7 @@ def prune(
                 result.append(
                     Pruned(thread_id, rows.namespace, len(gone), len(real) - len(gone), prove)
                 )
+            crash_point.reached("saver.prune.before_commit")
     log.database.give_back()
     return result
 
@@ -269,6 +271,7 @@ def compact(log: CheckpointLog, thread_id: str) -> int:
             if latest.kind == "snapshot" and not addresses(header, "snapshot", latest.sequence):
                 continue
             rewrite(log, rows, head, renew=latest.sequence, prove=True)
+            crash_point.reached("saver.compact.before_commit")
             done += 1
     return done
 

@@ -11,6 +11,13 @@ Checkpoints are kept as a log, one log for each pair of thread and namespace:
     graph_shapes         what graphs looked like, by fingerprint: a row for each that was ever run
     quarantine           rows that failed their checks, moved here by `recover`; never read back
 
+Effects leave the process, and what is known of them is kept apart from checkpoints:
+
+    tool_call_receipts   one row for each idempotency key: the intent, then the receipt
+    outbox               one row a message, written in the transaction of what it tells about
+    inbox                one row a message that a consumer has taken, so that it takes it once
+    run_events           one row a fact of a run, only ever added
+
 Why a head? A log whose newest record has gone looks exactly like a log that never had it. The
 head counts the records and keeps the XOR of their checksums, so a missing record is noticed
 wherever it stood, and it has a checksum of its own. Counting rows and adding up their sequences
@@ -127,7 +134,85 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    (
+        """
+        CREATE TABLE tool_call_receipts (
+            scope            TEXT    NOT NULL,  -- whose keys these are (a tenant, or '')
+            request_id       TEXT    NOT NULL,  -- the idempotency key (NUL, backslash escaped)
+            tool_name        TEXT    NOT NULL,  -- what the effect is sent to
+            request_hash     TEXT    NOT NULL,  -- request_fingerprint of the next
+            request          {blob}  NOT NULL,  -- the request, encoded: it is sent on every attempt
+            status           TEXT    NOT NULL,  -- requested, started, succeeded, failed, unknown
+            attempt          INTEGER NOT NULL,  -- how often it may have been sent
+            owner            TEXT    NOT NULL,  -- who took the last attempt, '' if nobody
+            claim_until_us   BIGINT  NOT NULL,  -- that owner sends nothing after this moment
+            response         {blob},            -- the response, or a refusal's details, encoded
+            failure          TEXT,              -- of a failed one: not sent, or refused
+            detail           {blob}  NOT NULL,  -- why failed or unknown, how settled; UTF-8
+            threads          TEXT    NOT NULL,  -- JSON list of the threads that rely on the receipt
+            requested_at_us  BIGINT  NOT NULL,  -- when the intent was committed
+            first_sent_at_us BIGINT,            -- when the provider can have seen the key first
+            started_at_us    BIGINT,            -- when the last attempt was taken
+            finished_at_us   BIGINT,            -- when the receipt was written
+            PRIMARY KEY (scope, request_id)
+        )
+        """,
+        """
+        CREATE INDEX tool_call_receipts_unsettled
+            ON tool_call_receipts (tool_name)
+         WHERE status IN ('started', 'unknown')
+        """,
+    ),
+    (
+        """
+        CREATE TABLE outbox (
+            position         {counter},        -- order of writing; counts within one key only
+            message_id       TEXT    NOT NULL UNIQUE,  -- the same in every attempt
+            topic            TEXT    NOT NULL, -- what kind of message it is
+            ordering_key     TEXT    NOT NULL, -- messages with one key are sent in their order
+            body             {blob}  NOT NULL, -- the encoded message
+            status           TEXT    NOT NULL, -- waiting, delivered, dead
+            waiting_since_us BIGINT  NOT NULL, -- when it was written, or sent back by `redrive`
+            due_at_us        BIGINT  NOT NULL, -- nobody touches it before: a claim, or a backoff
+            owner            TEXT,             -- the relay whose claim it is or was
+            claims           BIGINT  NOT NULL, -- how often it was claimed, ever: the claim's token
+            attempts         INTEGER NOT NULL, -- those of them that count toward the limit
+            last_error       TEXT,             -- why the last attempt failed
+            ended_at_us      BIGINT            -- when it was delivered, or declared dead
+        )
+        """,
+        """
+        CREATE INDEX outbox_due ON outbox (due_at_us, position) WHERE status = 'waiting'
+        """,
+        """
+        CREATE INDEX outbox_by_key ON outbox (ordering_key, position) WHERE status = 'waiting'
+        """,
+        """
+        CREATE TABLE inbox (
+            consumer    TEXT   NOT NULL,  -- who takes it; two consumers take it once each
+            message_id  TEXT   NOT NULL,
+            taken_at_us BIGINT NOT NULL,
+            PRIMARY KEY (consumer, message_id)
+        )
+        """,
+        """
+        CREATE TABLE run_events (
+            run_id         TEXT   NOT NULL,  -- the run that it is a fact of
+            version        BIGINT NOT NULL,  -- 1, 2, 3 … within the run, without gaps
+            kind           TEXT   NOT NULL,  -- the name of the fact, ToolRequested
+            body           {blob} NOT NULL,  -- its encoded fields
+            recorded_at_us BIGINT NOT NULL,  -- when it was written down, UTC; never used for order
+            checksum       {blob} NOT NULL,  -- sha256 over the row and the checksum before it
+            PRIMARY KEY (run_id, version)
+        )
+        """,
+    ),
 )
+
+_TYPES = {
+    "sqlite": {"blob": "BLOB", "counter": "INTEGER PRIMARY KEY"},
+    "postgresql": {"blob": "BYTEA", "counter": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"},
+}
 
 _LOCK = 0x6475_7261_626C_656B  # "durablek": the advisory lock that migrations take on PostgreSQL
 
@@ -155,10 +240,10 @@ def migrate(database: Database) -> None:
             if version == 0:
                 tx.execute("CREATE TABLE kit_schema (version INTEGER NOT NULL)")
                 tx.execute("INSERT INTO kit_schema (version) VALUES (0)")
-            blob = "BLOB" if tx.is_sqlite else "BYTEA"
+            types = _TYPES["sqlite" if tx.is_sqlite else "postgresql"]
             for statements in MIGRATIONS[version:]:
                 for statement in statements:
-                    tx.execute(statement.format(blob=blob))
+                    tx.execute(statement.format(**types))
             tx.execute("UPDATE kit_schema SET version = :version", version=len(MIGRATIONS))
     except Exception as error:
         if "already exists" not in str(error):

@@ -115,6 +115,9 @@ class SqliteConnections:
             tries_left -= 1
             time.sleep(_RETRY_S)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        # Reading a long conversation passes each page once; keeping 2 MB of them, as SQLite does by
+        # itself, costs more than reading one again.
+        connection.execute("PRAGMA cache_size = -256")
 
 
 def _text(column: bytes) -> str:

@@ -15,6 +15,7 @@ if sys.platform != "win32":
     context.set_forkserver_preload(
         [
             "pytest",
+            "tests.anomalies.gateway_worker",
             "tests.anomalies.kill_worker",
             "tests.anomalies.maintenance_worker",
             "tests.anomalies.open_worker",

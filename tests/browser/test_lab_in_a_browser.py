@@ -2,8 +2,8 @@
 
 Executing a notebook proves that its cells work. It does not prove that a learner can use it: a
 panel that no frontend renders, a button whose callback never arrives, a figure that stays the same,
-a page that asks the network for a font. So this opens the two lessons that have panels as a
-learner does, in headless Chromium through Playwright, and leaves screenshots in build/screenshots.
+a page that asks the network for a font. So this opens lessons that have panels as a learner does,
+in headless Chromium through Playwright, and leaves screenshots in build/screenshots.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -153,6 +154,73 @@ def test_a_learner_runs_00_and_crashes_a_worker_by_a_button(page: Any, lab: str)
     assert "Worker 2 resumes and charges again" in alt
     assert not button.is_disabled()
     _screenshot(page, panel, "00-crash")
+    _nothing_else_happened(page)
+
+
+def test_a_learner_sorts_the_timeline_in_01(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "01_state_snapshot_event_effect")
+    assert _errors_shown(page) == []
+    killed_after = page.get_by_text("killed after no.", exact=True)
+    panel = page.locator(".widget-vbox", has=killed_after).last
+    panel.scroll_into_view_if_needed()
+    picture = panel.locator("figure img")
+    picture.wait_for(timeout=20_000)
+    assert "0 of 7 are where they belong" in panel.inner_text()
+    for place, kind in enumerate(("state", "snapshot", "snapshot", "effect")):
+        before = picture.get_attribute("src")
+        choice = panel.locator("select").nth(place)
+        _until_changed(page, picture, before, partial(choice.select_option, kind))
+    assert "3 of 7 are where they belong" in panel.inner_text()
+    assert "3. e-mail asked for as snapshot?" in panel.inner_text()
+    before = picture.get_attribute("src")
+    handle = panel.locator(".noUi-handle").first
+    handle.focus()
+    _until_changed(page, picture, before, lambda: handle.press("ArrowLeft"))
+    assert "A kill after moment 4 leaves" in panel.inner_text()
+    _screenshot(page, panel, "01-sort")
+    _nothing_else_happened(page)
+
+
+def test_a_learner_runs_04_and_takes_the_gateway_away(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "04_idempotent_gateway")
+    assert _errors_shown(page) == []
+    button = page.locator("button.jupyter-button", has_text="Kill it there")
+    panel = page.locator(".widget-vbox", has=button).last
+    button.scroll_into_view_if_needed()
+    assert panel.locator("figure img").count() == 0, "nothing was pressed yet"
+    panel.locator("select").nth(1).select_option("knows no keys, cannot be asked")
+    button.click()
+    picture = panel.locator("figure img")
+    picture.wait_for(timeout=60_000)
+    assert "in doubt: nobody guessed" in panel.inner_text()
+    _screenshot(page, panel, "04-in-doubt")
+    panel.locator("input[type=checkbox]").uncheck()
+    _until_changed(page, picture, picture.get_attribute("src"), button.click)
+    assert "charged twice" in panel.inner_text()
+    assert "charge-2" in panel.inner_text()
+    _screenshot(page, panel, "04-naive")
+    _nothing_else_happened(page)
+
+
+def test_a_learner_runs_02_and_sees_what_exit_loses(page: Any, lab: str) -> None:
+    _open_and_run_all(page, lab, "02_supersteps_pending_writes")
+    assert _errors_shown(page) == []
+    button = page.locator("button.jupyter-button", has_text="Run and kill")
+    panel = page.locator(".widget-vbox", has=button).last
+    button.scroll_into_view_if_needed()
+    assert panel.locator("figure img").count() == 0, "nothing was pressed yet"
+    panel.locator("select").first.select_option("the money is taken, the node not over")
+    button.click()
+    picture = panel.locator("figure img")
+    picture.wait_for(timeout=60_000)
+    assert "2 charges for one order" in panel.inner_text()
+    _screenshot(page, panel, "02-run-sync")
+    panel.locator(".widget-toggle-button", has_text="exit").click()
+    before = picture.get_attribute("src")
+    _until_changed(page, picture, before, button.click)
+    assert "prepare (done, not stored)" in (picture.get_attribute("alt") or "")
+    assert "charge again" in panel.inner_text()
+    _screenshot(page, panel, "02-run-exit")
     _nothing_else_happened(page)
 
 

@@ -1,0 +1,1 @@
+"""The outside world: effects that happen once, although the process that asks for them may die."""

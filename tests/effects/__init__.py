@@ -1,0 +1,1 @@
+"""The gateway, its states and its doubts."""

@@ -1,0 +1,85 @@
+"""Writes that run ahead of their checkpoint, as they do in async mode all the time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from durable_kit import DeltaSaver
+from durable_kit.storage import checkpoint_log, queue_order
+from durable_kit.storage.record import thread_key
+from tests.anomalies.graphs import thread
+from tests.anomalies.kill_worker import state_of, write_next, writes_of
+
+
+def test_a_checkpoint_that_was_awaited_is_appended_at_the_first_try(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    class Counted(checkpoint_log._KnownIdError):
+        def __init__(self) -> None:
+            refused.append(1)
+
+    with DeltaSaver.open(database_url) as saver:
+        _, parent = write_next(saver, "first")
+        monkeypatch.setattr(checkpoint_log, "_KnownIdError", Counted)
+        for forgets in (True, False):
+            ahead: Any = thread("first")
+            ahead["configurable"]["checkpoint_id"] = f"1ef{int(forgets)}"
+            saver.put_writes(ahead, writes_of(2), "task")
+            if forgets:  # as another process would, which has not seen the writes come
+                saver._log._ahead.clear()
+            checkpoint: Any = {
+                "v": 4,
+                "id": f"1ef{int(forgets)}",
+                "ts": "2024-05-06T07:08:09.000000+00:00",
+                "channel_values": state_of(2),
+                "channel_versions": {"messages": 2, "step": 2},
+                "versions_seen": {},
+                "updated_channels": [],
+            }
+            saver.put(parent, checkpoint, {"source": "loop", "step": 2, "parents": {}}, {})
+            assert len(refused) == 1  # only the one who did not know
+            found = saver.get_tuple(ahead)
+            assert found is not None
+            assert found.checkpoint["channel_values"] == state_of(2)
+            assert [(c, v) for _, c, v in found.pending_writes or []] == writes_of(2)
+        assert saver.verify("first").ok
+
+
+def test_writes_let_a_checkpoint_that_is_on_its_way_go_first(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_order, "AT_MOST_S", 30.0)
+    with DeltaSaver.open(database_url) as saver:
+        write_next(saver, "first")
+        ahead: Any = thread("first")
+        ahead["configurable"]["checkpoint_id"] = "1ef5"
+        late = threading.Thread(target=saver.put_writes, args=(ahead, writes_of(2), "task"))
+        with saver._log._order.checkpoint(thread_key("first", ""), "1ef5"):
+            late.start()
+            late.join(timeout=0.1)
+            assert late.is_alive(), "it did not wait"
+            assert saver.stats("first").checkpoints == 1
+        late.join(timeout=20)
+        assert not late.is_alive()
+
+
+def test_writes_that_no_checkpoint_follows_do_not_wait_for_one(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_order, "AT_MOST_S", 30.0)
+    monkeypatch.setattr(queue_order, "GRACE_S", 0.0)
+    with DeltaSaver.open(database_url) as saver:
+        write_next(saver, "first")
+        alone: Any = thread("first")
+        alone["configurable"]["checkpoint_id"] = "1ef6"
+        saver.put_writes(alone, writes_of(2), "task")  # a wait would be one of 30 s
+        elsewhere: Any = thread("second")
+        elsewhere["configurable"]["checkpoint_id"] = "1ef7"
+        with saver._log._order.checkpoint(thread_key("first", ""), "1ef8"):
+            saver.put_writes(elsewhere, writes_of(2), "task")
+        assert saver.verify("first").ok
