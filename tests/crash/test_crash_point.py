@@ -13,11 +13,11 @@ from durable_kit import crash_point
 
 
 def test_a_point_that_nobody_armed_costs_less_than_100_ns() -> None:
-    reached = crash_point.reached
-    calls = 100_000
+    calls = 2_000  # in a fraction of the time that a busy machine leaves us at once
+    names = {"reached": crash_point.reached}
+    runs_s = timeit.repeat("reached('saver.put.before')", globals=names, number=calls, repeat=500)
     # The least of many: everything above it is other programs' time.
-    cost_ns = min(timeit.repeat(lambda: reached("saver.put.before"), number=calls, repeat=9))
-    assert cost_ns / calls * 1e9 < 100
+    assert min(runs_s) / calls * 1e9 < 100
 
 
 @pytest.mark.parametrize(
