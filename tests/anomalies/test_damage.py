@@ -14,6 +14,7 @@ question. The damage is one of three:
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 from collections import Counter
@@ -50,7 +51,7 @@ TABLES = (
     "kit_schema",
 )
 SEED = 20_240_611
-N = 250
+N = int(os.environ.get("DURABLE_KIT_DAMAGES", "100"))  # row damages for each policy
 FILE_FLIPS = 40
 
 

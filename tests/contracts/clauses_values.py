@@ -132,7 +132,7 @@ def every_kind_of_edit_reads_back_at_every_step(make_saver: MakeSaver) -> None:
 
 
 def edits_in_the_middle_survive_every_snapshot(make_saver: MakeSaver) -> None:
-    """Sixty small edits at changing places: whatever a store makes of them, it must add up."""
+    """Thirty small edits at changing places: whatever a store makes of them, it must add up."""
     saver, chance = make_saver(), random.Random(3)
     line = Line(saver, ns="child:1")
     state: dict[str, Any] = {
@@ -143,7 +143,7 @@ def edits_in_the_middle_survive_every_snapshot(make_saver: MakeSaver) -> None:
         "table": {f"k{i}": {"n": i, "words": ["x"] * i} for i in range(12)},
     }
     stored = [(line.put(state), state)]
-    for step in range(60):
+    for step in range(30):
         state = copy.deepcopy(state)
         text, raw = state["text"], state["raw"]
         at = chance.randrange(len(text))
@@ -158,7 +158,7 @@ def edits_in_the_middle_survive_every_snapshot(make_saver: MakeSaver) -> None:
         state["table"][f"k{chance.randrange(12)}"] = {"n": step, "words": ["y"] * (step % 5)}
         stored.append((line.put(state), state))
         assert_same(line.read().checkpoint["channel_values"], state, f"step {step}")
-    for at, expected in stored:
+    for at, expected in stored[::3]:
         assert_same(line.read(at).checkpoint["channel_values"], expected, f"{id_of(at)} at the end")
     assert_same(
         [row.checkpoint["channel_values"] for row in line.rows()],
