@@ -48,7 +48,8 @@ def add_parsers(commands: Any) -> None:
         "so anyway; this is for deleting a step one day. What was there is kept in the table "
         "checkpoint_originals. A kill at any point leaves each thread at one version or the "
         "other; run it again for the rest.\n\n"
-        "Stop code of older versions first: it refuses what was migrated.",
+        "Stop code of older versions first: it refuses what was migrated. States with classes of "
+        "your own need your codec; call durable_kit.versions.rewrite.migrate with your saver.",
         example="python -m durable_kit migrate sqlite:///kit.db "
         "--migrations shop.versions:MIGRATIONS --dry-run",
         exit_codes="0 every thread is at today's version, or would be\n"

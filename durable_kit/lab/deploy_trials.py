@@ -144,28 +144,32 @@ def _euros(cents: int | None) -> float | None:
     return None if cents is None else cents / 100
 
 
-def store_threads(saver: str, threads: int, folder: Path) -> None:
-    """Run version 1 for `threads` orders up to its review, in a database of their own.
+THREADS = 40  # how many threads a drain report is timed over
 
-    One checkpoint a thread (`durability="exit"`): the least that a saver can have to read.
+
+def store_threads(saver: str, state_kb: int, folder: Path) -> None:
+    """Run version 1 for `THREADS` orders up to its review, in a database of their own.
+
+    Each has a note of `state_kb` kilobytes in its state, and one checkpoint (`durability="exit"`):
+    the least that a saver can have to read.
     """
-    path = _population(saver, threads, folder)
-    with open_saver(saver, sqlite_url(path)) as opened:
+    with open_saver(saver, sqlite_url(_population(saver, state_kb, folder))) as opened:
         graph = order_flow(opened, DEPLOYS[0])
-        for n in range(threads):
-            graph.invoke({"order_id": f"order-{n}"}, thread(f"order-{n}"), durability="exit")
+        for n in range(THREADS):
+            order = {"order_id": f"order-{n}", "note": "." * (1000 * state_kb)}
+            graph.invoke(order, thread(f"order-{n}"), durability="exit")
 
 
-def drain_trial(saver: str, threads: int, folder: Path) -> dict[str, Any]:
+def drain_trial(saver: str, state_kb: int, folder: Path) -> dict[str, Any]:
     """Time one drain report over what `store_threads` has stored."""
-    with open_saver(saver, sqlite_url(_population(saver, threads, folder))) as opened:
+    with open_saver(saver, sqlite_url(_population(saver, state_kb, folder))) as opened:
         began_s = time.perf_counter()
         report = drain_report(opened)
         took_ms = (time.perf_counter() - began_s) * 1000
-    assert report.unfinished == {1: threads}
+    assert report.unfinished == {1: THREADS}
     label = {"sqlite": "SqliteSaver", "delta": "DeltaSaver"}[saver]
     return {"label": label, "drain_ms": took_ms}
 
 
-def _population(saver: str, threads: int, folder: Path) -> Path:
-    return folder / f"{saver}-{threads}.db"
+def _population(saver: str, state_kb: int, folder: Path) -> Path:
+    return folder / f"{saver}-{state_kb}.db"

@@ -91,6 +91,7 @@ class Order(TypedDict, total=False):
     """The state of version 1."""
 
     order_id: str
+    note: str
     total: str
     reserved: bool
     answer: str
@@ -107,6 +108,7 @@ class OrderInCents(TypedDict, total=False):
     """The state since the total is in cents."""
 
     order_id: str
+    note: str
     total_cents: int
     reserved: bool
     answer: str

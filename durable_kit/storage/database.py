@@ -118,6 +118,11 @@ class Database:
 
         try:
             migrate(database)
+            if not database.is_sqlite:
+                # A checkpoint and the writes after it come in two OS threads at once. Made only
+                # then, the second connection costs the first steps more than all their work.
+                with database.engine.connect(), database.engine.connect():
+                    pass
         except BaseException as error:
             database.close()
             cause = error.orig if isinstance(error, DBAPIError) else error

@@ -18,9 +18,9 @@ read, but it can be *made* again from the checkpoint, for each node that comes n
 names and by the new ones; that gives the map from old ids to new.
 
 What is promised: a write of a task that moves is found under the new id, or the caller is told that
-it cannot be found. Left out: tasks of the functional API inside a node that was renamed, ids from
-checkpoints of format 1, and the ids of interrupts *inside* a subgraph whose node was renamed
-(`Command(resume=value)` reaches them, `Command(resume={id: value})` with the old id does not).
+it cannot be found. Left out: tasks of the functional API and error handlers of a node that was
+renamed (the caller is told), ids from checkpoints of format 1, and the ids of interrupts *inside* a
+subgraph whose node was renamed: `Command(resume=value)` reaches them, an old id does not.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ import binascii
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
+from uuid import UUID, uuid5
 
 from xxhash import xxh3_128_hexdigest
 
 from durable_kit.versions.position import BRANCH, JOIN, SENDS, parts_of_join, position_of
 
 PULL, PUSH = "__pregel_pull", "__pregel_push"
-INTERRUPT, INTERRUPTS_SEEN, BUMPS = "__interrupt__", "__interrupt__", "__snapshot_bumps__"
+INTERRUPT, BUMPS = "__interrupt__", "__snapshot_bumps__"
 NOBODYS_TASK = "00000000-0000-0000-0000-000000000000"
 
 Names = Mapping[str, str]
@@ -129,7 +130,7 @@ def moved_writes(
     be by the old names. `step`: the super-step that the tasks are of.
     """
     moves: dict[str, tuple[Task, Task]] = {}
-    here: set[str] = set()
+    here = {NOBODYS_TASK, *_made_up(checkpoint["id"], len(writes))}
     for was, now in _tasks(checkpoint, step, before, after, back):
         moves[was.id] = (was, now)
         here.add(now.id)
@@ -143,7 +144,8 @@ def moved_writes(
             result.append((now.id, moved))
             continue
         result.append((task_id, value))
-        known = task_id in here or task_id == NOBODYS_TASK or _is_made_up(task_id)
+        # The last two are ids under which a DeltaChannel's writes are filed in exit mode.
+        known = task_id in here or task_id[:8].isdecimal() or task_id.startswith("ffffffff")
         if n in old and concerned and not known:
             lost = task_id
     return result, lost
@@ -221,6 +223,8 @@ def _copy_with_id(interrupt: Any, new_id: str) -> Any:
     )
 
 
-def _is_made_up(task_id: str) -> bool:
-    """Ids under which LangGraph files a DeltaChannel's writes in exit mode: no task has them."""
-    return task_id[:8].isdecimal() or task_id.startswith("ffffffff")
+def _made_up(checkpoint_id: str, count: int) -> Iterator[str]:
+    """The ids under which LangGraph files what no task wrote: an input, calls of update_state."""
+    namespace = UUID(checkpoint_id)
+    for name in ("__input__", INTERRUPT, *(f"{INTERRUPT}:{n}" for n in range(1, count))):
+        yield str(uuid5(namespace, name))

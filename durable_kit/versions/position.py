@@ -66,11 +66,11 @@ def position_of(values: Mapping[str, Any]) -> Position:
     waiting: set[str] = set()
     for channel, value in values.items():
         if channel.startswith(BRANCH):
-            if type(value) is not tuple or value[1]:  # (value, finished) of a deferred node
+            if _without_defer(value)[1]:
                 waiting.add(channel[len(BRANCH) :])
         elif channel.startswith(JOIN):
             starts, node = parts_of_join(channel)
-            arrived, finished = value if type(value) is tuple else (value, True)
+            arrived, finished = _without_defer(value)
             if finished and arrived == starts:
                 waiting.add(node)
         elif channel == SENDS:
@@ -79,6 +79,11 @@ def position_of(values: Mapping[str, Any]) -> Position:
             waiting.add(INPUT)
     pinned = flow_version_in(values)
     return Position(pinned if type(pinned) is int else None, tuple(sorted(waiting)))
+
+
+def _without_defer(value: Any) -> tuple[Any, bool]:
+    """A deferred node's channel holds (value, whether all others have finished)."""
+    return (value[0], bool(value[1])) if type(value) is tuple and len(value) == 2 else (value, True)
 
 
 def parts_of_join(channel: str) -> tuple[set[str], str]:

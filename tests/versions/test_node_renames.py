@@ -191,6 +191,17 @@ def _inside_x2(step: Step) -> Step:
     return replace(step, inside=step.inside.replace("x", "x2", 1))
 
 
+def test_what_update_state_wrote_is_no_task_and_stops_nothing(database: Database) -> None:
+    old = unpinned(DeltaSaver(database), rules=1)
+    old.invoke({}, thread("t"))
+    old.update_state(thread("t"), {"quoted": 70}, as_node="quote")
+    old.invoke(None, thread("t"))
+    saver = DeltaSaver(database, migrations=RENAMED)
+    renamed = unpinned(saver, rules=1, review_node="approve")
+    assert len(list(saver.list(thread("t")))) == len(list(DeltaSaver(database).list(thread("t"))))
+    assert renamed.invoke(YES, thread("t"))["charged"] == 70
+
+
 def test_a_task_that_cannot_be_told_stops_the_migration_instead_of_running_again(
     database: Database,
 ) -> None:
