@@ -50,7 +50,7 @@ def test_the_naive_agent_keeps_no_receipt_and_charges_twice() -> None:
     story = tell(PaymentRequest("naive", "key", AFTER_EFFECT))
     assert (story.verdict, len(story.charges), story.receipt) == ("twice", 2, ())
     page = story_html(story)
-    assert "charged <b>twice</b>" in page
+    assert "Charged <b>twice</b>" in page
     assert "The naive agent keeps none" in page
     assert "charge-2" in page
 
@@ -100,7 +100,7 @@ def panel(known_key: PaymentStory) -> Iterator[PaymentPanel]:
 
 
 def test_the_panel_kills_where_it_was_told_and_shows_that_payment(panel: PaymentPanel) -> None:
-    assert "charged <b>once</b>" in panel.static_default()
+    assert "Charged <b>once</b>" in panel.static_default()
     panel.ability.value = "neither"
     panel.run_button.click()
     assert panel.run_button.disabled
@@ -109,7 +109,7 @@ def test_the_panel_kills_where_it_was_told_and_shows_that_payment(panel: Payment
     assert panel.last_result is not None
     assert panel.last_result.request == PaymentRequest("gateway", "neither", AFTER_EFFECT)
     assert panel.last_result.verdict == "in doubt"
-    assert "<b>in doubt</b>" in panel.area.value
+    assert "<b>In doubt</b>" in panel.area.value
     assert "InDoubt" in panel.area.value
     assert [row.status for row in panel.last_result.receipt][-1] == "unknown"
     first = panel.area.value

@@ -188,15 +188,15 @@ def test_a_learner_runs_04_and_takes_the_gateway_away(page: Any, lab: str) -> No
     panel = page.locator(".widget-vbox", has=button).last
     button.scroll_into_view_if_needed()
     assert panel.locator("figure img").count() == 0, "nothing was pressed yet"
-    panel.locator("select").nth(1).select_option("knows no keys, cannot be asked")
+    panel.locator("select").nth(1).select_option("knows no keys and cannot be asked")
     button.click()
     picture = panel.locator("figure img")
     picture.wait_for(timeout=60_000)
-    assert "in doubt: nobody guessed" in panel.inner_text()
+    assert "In doubt: nobody guessed" in panel.inner_text()
     _screenshot(page, panel, "04-in-doubt")
     panel.locator("input[type=checkbox]").uncheck()
     _until_changed(page, picture, picture.get_attribute("src"), button.click)
-    assert "charged twice" in panel.inner_text()
+    assert "Charged twice" in panel.inner_text()
     assert "charge-2" in panel.inner_text()
     _screenshot(page, panel, "04-naive")
     _nothing_else_happened(page)

@@ -21,13 +21,13 @@ from durable_kit.lab.widgets.base import Cancelled, Job, Panel
 ABILITIES = (
     ("knows idempotency keys", "key"),
     ("can be asked, knows no keys", "lookup"),
-    ("knows no keys, cannot be asked", "neither"),
+    ("knows no keys and cannot be asked", "neither"),
 )
 _SAID = {
-    ONCE: "charged <b>once</b>, and the agent knows it",
-    TWICE: "charged <b>twice</b>",
-    LOST: "charged nothing, and the agent believes in a charge: <b>lost</b>",
-    IN_DOUBT: "been asked once; the call is <b>in doubt</b>: nobody guessed, a person decides",
+    ONCE: "Charged <b>once</b>, and the agent knows it.",
+    TWICE: "Charged <b>twice</b>.",
+    LOST: "<b>Lost</b>: the agent believes in a charge that is not there.",
+    IN_DOUBT: "<b>In doubt</b>: nobody guessed, a person decides.",
 }
 _LAYOUT = {
     "style": {"description_width": "120px"},
@@ -59,7 +59,7 @@ def story_html(story: PaymentStory) -> str:
     receipt = story.receipt_table()
     return (
         f"<p>Killed at <code>{request.point}</code>, {with_gateway}. The provider {ability}. "
-        f"It has {_SAID.get(story.verdict, html.escape(story.verdict))}.</p>"
+        f"{_SAID.get(story.verdict, html.escape(story.verdict))}</p>"
         f"{plots.figure_html(figure, alt=story_alt(story), table=story.moments)}"
         '<div style="display:flex;flex-wrap:wrap;gap:32px"><div><p>The receipt, row by row</p>'
         f"{words_html(receipt) if len(receipt) else '<p>The naive agent keeps none.</p>'}</div>"
