@@ -66,13 +66,14 @@ from durable_kit.clock import Clock
 from durable_kit.errors import BadInput
 from durable_kit.serde_codec import ChannelCodec, default_codec, for_serde
 from durable_kit.storage import recovery, retention, schema  # noqa: F401 - schema: load it now
-from durable_kit.storage.checkpoint_log import CheckpointLog, Write
+from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.database import Database
 from durable_kit.storage.materialize import Entry
 from durable_kit.storage.record import Record
 from durable_kit.storage.snapshot_policy import SizeRatio, SnapshotPolicy
 from durable_kit.storage.statistics import ThreadStats, records_of, stats_of, threads_of
+from durable_kit.storage.writes_log import Write
 from durable_kit.versions.migration import Migrations
 from durable_kit.versions.position import ThreadPosition, pack_position, position_of
 
@@ -191,10 +192,8 @@ class DeltaSaver(BaseCheckpointSaver[int]):
         with self.database.soon():
             merged = merged_metadata(config, metadata)
             run_id = merged.get("run_id")
-            position = None
-            if not namespace:
-                standing = position_of(checkpoint["channel_values"])
-                position = pack_position(checkpoint["id"], standing)
+            standing = None if namespace else position_of(checkpoint["channel_values"])
+            position = pack_position(checkpoint["id"], standing) if standing else None
             self._log.append(
                 thread_id=thread_id,
                 namespace=self.reading.stored_under(thread_id, namespace),

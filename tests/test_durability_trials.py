@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from dataclasses import replace
 from typing import Any
@@ -167,3 +168,20 @@ def test_a_run_that_is_timed_executes_what_it_says() -> None:
     assert (len(found.step_ms), len(found.window_ms)) == (steps - 1, steps)
     assert found.flush_ms > 0
     assert found.wall_per_step_ms * steps > sum(found.step_ms)
+
+
+def test_sync_loses_at_most_the_step_in_flight_in_each_of_some_kills(database_url: str) -> None:
+    """A seeded sample of `measure durability --kills 200 --durability sync --step-ms 0`."""
+    saver = "delta" if database_url.startswith("sqlite") else "delta-postgres"
+    rng = random.Random(200)
+    case = Case(saver, "sync", 0)
+    for _ in range(6):
+        # Raises if it was no kill, if what came back is no prefix, or if `verify` finds a fault.
+        kill = killed_run(
+            case,
+            450,
+            url=database_url,
+            after_steps=rng.randint(1, 30),
+            then_ms=rng.uniform(0, 2),
+        )
+        assert kill.lost_steps <= 1, kill

@@ -12,7 +12,8 @@ from durable_kit import Codec, Database, DeltaSaver, EveryN, SizeRatio
 from durable_kit.lab.growth_model import GrowthRequest, policy_of, simulate
 from durable_kit.lab.widgets.growth import LANGGRAPH_BOOKKEEPING_BYTES
 from durable_kit.lab.workloads import replay_conversation
-from durable_kit.storage.checkpoint_log import CheckpointLog, Write
+from durable_kit.storage.checkpoint_log import CheckpointLog
+from durable_kit.storage.writes_log import Write
 
 STEPS, ITEM_BYTES = 220, 60
 POLICIES = [

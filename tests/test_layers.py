@@ -67,6 +67,7 @@ LAYERS: dict[int, list[str]] = {
         "storage.retention",
         "storage.rows",
         "storage.write_rows",
+        "storage.writes_log",
         "storage.statistics",
         "storage.survey",
         "effects.*",

@@ -7,7 +7,6 @@ of `DurabilityReport`, and run nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,10 +36,10 @@ def losses(
     `kills` is `DurabilityReport.kill_table()`, of one saver or of several side by side.
     """
     return _strips(
-        kills, "lost_steps", title=title, linear_to=1.0, y="steps lost (log above 1)",
+        kills, "lost_steps", title=title, y="steps lost (log above 1)",
         x="durability (killed after {least:,} to {most:,} steps)", of="executed_steps",
         caption=f"{label[:1].upper()}{label[1:]}: {_n(kills)} kills a column, one point a kill; "
-        "the bar is the median.",
+        "the bar is the median, which stands below.",
     )  # fmt: skip
 
 
@@ -55,10 +54,10 @@ def windows(
     `steps` is `DurabilityReport.window_table()`.
     """
     return _strips(
-        steps, "window_ms", title=title, linear_to=0.1, y="window (ms, log)",
+        steps, "window_ms", title=title, y="window (ms, log above 1)",
         x="durability (a run of {most:,} steps)", of="step",
         caption=f"{label[:1].upper()}{label[1:]}: {_n(steps)} steps a column, one point a step; a "
-        "kill in it loses the step. The bar is the median.",
+        "kill in it loses the step.\nThe bar is the median, which stands below.",
     )  # fmt: skip
 
 
@@ -83,7 +82,6 @@ def _strips(
     column: str,
     *,
     title: str,
-    linear_to: float,
     x: str,
     y: str,
     of: str,
@@ -102,9 +100,9 @@ def _strips(
                 width = 0.8 / len(groups)
                 middle = at + (i - (len(groups) - 1) / 2) * width
                 _points(one, values, middle, width, style, saver if several and not at else "")
-            medians = " /\n".join(f"{values.median():,.3g}" for _, values in groups)
-            ticks.append(f"{mode}\nmedian {medians}")
-        _log_above(one, linear_to, top)
+            medians = " / ".join(f"{values.median():,.3g}" for _, values in groups)
+            ticks.append(f"{mode}\n{'' if several else 'median '}{medians}")
+        _log_above_1(one, top)
         one.set_xticks(range(len(ticks)), ticks)
         one.set_xlim(-0.55, len(ticks) - 0.45)
         one.grid(visible=False, axis="x")
@@ -135,12 +133,11 @@ def _points(axes: Axes, values: Any, middle: float, width: float, style: int, la
     )  # fmt: skip
 
 
-def _log_above(axes: Axes, linear_to: float, top: float) -> None:
-    """A logarithm has no place for 0; below `linear_to` the axis is linear."""
-    axes.set_yscale("symlog", linthresh=linear_to, linscale=0.5)
-    axes.set_ylim(-0.25 * linear_to, top)
-    powers = range(round(math.log10(linear_to)), len(str(int(top))))
-    axes.set_yticks([0, *(10.0**k for k in powers)])
+def _log_above_1(axes: Axes, top: float) -> None:
+    """A logarithm has no place for 0; below 1 the axis is linear."""
+    axes.set_yscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_ylim(-0.25, top)
+    axes.set_yticks([0, *(10**k for k in range(len(str(int(top)))))])
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 

@@ -47,7 +47,7 @@ from durable_kit.crash.child import ChildFailed
 from durable_kit.crash.experiment import AtPoint, Experiment
 from durable_kit.crash.trial import Trial, run_trials
 from durable_kit.effects.gateway import IdempotentGateway
-from durable_kit.effects.outcomes import Absent, CannotTell, Contract, Found, Verdict
+from durable_kit.effects.outcomes import Absent, CannotTell, Contract, Found, NotSent, Verdict
 from durable_kit.effects.receipt import Intent
 from durable_kit.lab.embedded_postgres import embedded_postgres
 from durable_kit.lab.provider import Provider
@@ -121,12 +121,17 @@ class PaymentAgent:
             wait_s=10.0,
             claim_life_s=CLAIM_LIFE_S,
         )
-        receipt = gateway.call(
-            idempotency_key=f"charge:{order_id}",
-            request={"order_id": order_id, "amount_cents": AMOUNT_CENTS},
-            effect=self._charge,
-            lookup=self._look_up if self.ability == "lookup" else None,
-        )
+        while True:
+            try:
+                receipt = gateway.call(
+                    idempotency_key=f"charge:{order_id}",
+                    request={"order_id": order_id, "amount_cents": AMOUNT_CENTS},
+                    effect=self._charge,
+                    lookup=self._look_up if self.ability == "lookup" else None,
+                )
+                break
+            except NotSent:
+                continue  # a busy machine held this process up beyond its short claim; call again
         return str(receipt.response["id"])
 
     def _charge(self, intent: Intent) -> dict[str, Any]:

@@ -36,13 +36,15 @@ SNAPSHOT_EXTRA_BYTES = 8 + 16
 ADDRESS_BYTES = 5
 
 # Measured on SQLite: a step's two rows with their keys, checksums and index entries; the file of
-# an empty database; one address in a snapshot, deflated; a checkpoint of the saver compared with.
+# an empty database with all tables of the kit; one address in a snapshot, deflated; a checkpoint of
+# the saver compared with, and its empty file.
 ROW_OF_A_STEP_BYTES = 240
 ROW_OF_A_WRITE_BYTES = 200
 PACKED_WRITE_BYTES = 50
-EMPTY_FILE_BYTES = 61_440
+EMPTY_FILE_BYTES = 135_168
 STORED_ADDRESS_BYTES = 1.6
 WHOLE_STATE_EXTRA_BYTES = 1_200
+EMPTY_WHOLE_STATE_BYTES = 20_480
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def simulate(request: GrowthRequest) -> Growth:
     depth = delta_bytes = 0
     addresses = unpacked = 0
     file_bytes = float(EMPTY_FILE_BYTES)
-    whole = EMPTY_FILE_BYTES
+    whole = EMPTY_WHOLE_STATE_BYTES
     depths: list[int] = []
     snapshots: list[int] = []
     log: list[int] = []

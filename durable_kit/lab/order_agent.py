@@ -68,7 +68,7 @@ class OrderAgent:
     provider_url: str
     key: Literal["none", "order", "fresh"] = "none"
     model: Callable[[str], str] = field(default_factory=ScriptedModel)
-    timeout_s: float = 2.0
+    timeout_s: float = 10.0
 
     def __call__(self, saver: Any) -> Any:
         builder: Any = StateGraph(OrderState)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,12 @@ from durable_kit.crash.child import ChildFailed, Death
 from durable_kit.crash.experiment import AtPoint, Attempt, Experiment
 from durable_kit.crash.trial import Bench
 from durable_kit.lab.effect_trials import (
+    IN_DOUBT,
+    LOST,
     ONCE,
     POINTS,
+    STOPPED,
+    TWICE,
     Ability,
     Outcome,
     PaymentAgent,
@@ -37,11 +41,20 @@ from durable_kit.lab.effect_trials import (
     judged,
     start_provider,
 )
+from durable_kit.lab.grid_plot import Mark
 from durable_kit.lab.provider_book import Entry
 from durable_kit.lab.workloads import sqlite_url
 from durable_kit.storage.database import Database
 
 ORDER_ID = "order-1001"
+MARKS: Mapping[str, Mark] = {
+    ONCE: "good",
+    TWICE: "bad",
+    LOST: "bad",
+    IN_DOUBT: "doubt",
+    STOPPED: "bad",
+}
+"""How to take each verdict, for `grid_plot.verdicts`."""
 LANES = ("agent", "our receipt", "provider")
 _ABILITY = {"key": "key", "lookup": "look-up", "neither": "neither"}
 STEPS = 3  # how often `on_progress` is told that something was done
@@ -146,10 +159,12 @@ def verdict_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
             o.point,
             o.charges_count,
             o.verdict,
+            o.ended,
         )
         for o in outcomes
     ]
-    return pd.DataFrame(rows, columns=["agent", "killed_at", "charges_count", "verdict"])
+    columns = ["agent", "killed_at", "charges_count", "verdict", "ended"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def verdicts_alt(table: pd.DataFrame) -> str:

@@ -93,7 +93,7 @@ class Provider:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def client(self, *, timeout_s: float = 2.0) -> ProviderClient:
+    def client(self, *, timeout_s: float = 10.0) -> ProviderClient:
         """A client of this provider. Other processes make their own from `url`."""
         return ProviderClient(self.url, timeout_s=timeout_s)
 

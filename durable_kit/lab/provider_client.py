@@ -79,8 +79,11 @@ class Reply:
 class ProviderClient:
     """Calls one provider. One connection a call, so it may be used from any OS thread."""
 
-    def __init__(self, url: str, *, timeout_s: float = 2.0) -> None:
-        """`timeout_s`: how long connecting, and each wait for bytes, may take."""
+    def __init__(self, url: str, *, timeout_s: float = 10.0) -> None:
+        """`timeout_s`: how long connecting, and each wait for bytes, may take.
+
+        Ten seconds are long: a busy machine shall not look like a lost reply.
+        """
         self.url = url
         self._address = urlsplit(url).netloc
         self._timeout_s = timeout_s

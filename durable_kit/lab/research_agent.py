@@ -52,7 +52,7 @@ class ResearchAgent:
     provider_url: str
     questions: tuple[str, ...] = QUESTIONS
     model: Callable[[str], str] = field(default_factory=ScriptedModel)
-    timeout_s: float = 2.0
+    timeout_s: float = 10.0
 
     def __call__(self, saver: Any) -> Any:
         builder: Any = StateGraph(ResearchState)

@@ -20,15 +20,13 @@ The log knows nothing of LangGraph: a state is a dict of named values.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from durable_kit import crash_point
-from durable_kit.clock import Clock, SystemClock
+from durable_kit.clock import Clock
 from durable_kit.errors import DurableKitError
 from durable_kit.storage.composer import Composer, Draft
 from durable_kit.storage.database import Database, Tx
@@ -36,20 +34,12 @@ from durable_kit.storage.listing import (
     prove_absence,
     prove_awaited,
 )
-from durable_kit.storage.log_reader import LogReader
-from durable_kit.storage.materialize import pending
 from durable_kit.storage.namespaces import hold_back
-from durable_kit.storage.queue_order import QueueOrder
 from durable_kit.storage.record import (
     STATE_VERSION,
     ZERO,
     Head,
     Record,
-    WriteRecord,
-    blob_of,
-    header_of,
-    pack_body,
-    pack_id,
     run_key,
     thread_key,
 )
@@ -57,27 +47,10 @@ from durable_kit.storage.rows import LogRows, Place
 from durable_kit.storage.seal import Seal
 from durable_kit.storage.snapshot_policy import SnapshotPolicy
 from durable_kit.storage.tip import Plan, StateCodec, Tip, plan
-from durable_kit.storage.tx import Moment
+from durable_kit.storage.writes_log import WritesLog
 
-_KEPT_TIPS = 64  # how many threads' last states a log keeps in memory
-_KEPT_AHEAD = 10_000  # and how many ids of checkpoints whose writes came first
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One pending write of a task.
-
-    `slot` from 0 up is a regular write: the first value stored under (task, slot) stays.
-    A negative slot is special (an interrupt, a resume): the last value stored replaces the others.
-    """
-
-    slot: int
-    name: str
-    value: Any
-
-
-_Early = tuple[Moment, Record, Tip]
-"""The moment for which a record was made, the record, and the tip that it leaves."""
+_Early = tuple[list[tuple[int, int, bytes]], Record, Tip]
+"""The parent's sources for which a record was made, the record, and the tip that it leaves."""
 
 
 class _ParentMovedError(Exception):
@@ -88,7 +61,7 @@ class _KnownIdError(Exception):
     """The log has a row with the id that was to be appended."""
 
 
-class CheckpointLog(LogReader):
+class CheckpointLog(WritesLog):
     """Append to the logs of one database, and read them.
 
     `policy` decides about snapshots. For `trust_identity` see `tip.py`. `state_version` is noted
@@ -106,14 +79,8 @@ class CheckpointLog(LogReader):
         trust_identity: bool = False,
         state_version: int = STATE_VERSION,
     ) -> None:
-        super().__init__(database, codec, seal=seal)
-        self.state_version = state_version
-        self.clock = clock or SystemClock()
+        super().__init__(database, codec, seal=seal, clock=clock, state_version=state_version)
         self.composer = Composer(codec, self.seal, policy, trust_identity=trust_identity)
-        self._tips: OrderedDict[int, Tip] = OrderedDict()
-        self._tips_lock = threading.Lock()
-        self._order = QueueOrder()
-        self._ahead: set[tuple[int, str]] = set()  # checkpoints whose writes came here first
 
     # -- appending a checkpoint ----------------------------------------------------------------
 
@@ -192,12 +159,17 @@ class CheckpointLog(LogReader):
         )
 
     def _early(self, draft: Draft, tip: Tip | None, planned: Plan) -> _Early | None:
-        """The record as it will be if nobody writes first; made while others wait for the disk."""
-        if tip is None or tip.head is None or tip.left is None or self.database.in_transaction:
+        """The record as it will be if nobody but the parent's own tasks writes first.
+
+        It is made before the transaction, while those tasks' writes are on their way to the disk.
+        """
+        if tip is None or tip.head is None or tip.left is None:
             return None
-        left = tip.left  # before the tip's sources are read: a write that comes changes it last
-        made = self.composer.delta(draft, tip.head.next_sequence, tip, planned)
-        return None if made is None else (left, *made)
+        sources, expected = tip.sources[:], tip.expected
+        if not sources and expected is not None:
+            sources.append(expected)
+        made = self.composer.delta(draft, tip.head.next_sequence, tip, planned, sources)
+        return None if made is None else (sources, *made)
 
     def _append(
         self,
@@ -216,9 +188,11 @@ class CheckpointLog(LogReader):
         else:
             head = rows.head() or rows.new_head()
             self._check_parent(rows, head, draft, tip)
-        if early is not None and early[0] == found:
+        if early is not None and tip is not None and head is tip.head and early[0] == tip.sources:
             _, record, new_tip = early
         else:
+            if early is not None and tip is not None:
+                early[2].withdraw(tip)
             record, new_tip = self._record(rows, draft, head.next_sequence, tip, planned, state)
         if not rows.insert(record):
             raise _KnownIdError  # rare: undo what was done, and look what is there
@@ -236,7 +210,9 @@ class CheckpointLog(LogReader):
         planned: Plan,
         state: Mapping[str, Any],
     ) -> tuple[Record, Tip]:
-        made = self.composer.delta(draft, sequence, tip, planned) if tip is not None else None
+        made = None
+        if tip is not None:
+            made = self.composer.delta(draft, sequence, tip, planned, tip.sources)
         return made or self.composer.snapshot(rows, draft, sequence, tip, planned, state)
 
     def _append_known(
@@ -324,135 +300,6 @@ class CheckpointLog(LogReader):
         head = head.with_one_less(old_sequence, awaited.checksum)
         return head, replace(record, writes_count=count)
 
-    # -- appending writes ----------------------------------------------------------------------
-
-    def append_writes(
-        self,
-        *,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        task_id: str,
-        task_path: str,
-        writes: Sequence[Write],
-    ) -> None:
-        """Store what one task wrote on top of a checkpoint, in one record.
-
-        Storing the same writes again changes nothing; see `Write` for what replaces what.
-        Raises `UnstorableValue` before anything is written.
-        """
-        encoded = [
-            (write.slot, write.name, self.codec.encode(write.name, write.value)) for write in writes
-        ]
-        if not encoded:
-            return
-        key = thread_key(thread_id, namespace)
-        self._order.wait_for(key, checkpoint_id)
-        with self._tips_lock:
-            tip = self._tips.get(key)
-        try:
-            with self.database.write() as tx:
-                hold_back(tx, thread_id)
-                rows = self.rows(tx, thread_id, namespace)
-                sequence, count, previous = 0, 0, ZERO
-                # The usual case is the first write on the checkpoint stored last. One statement
-                # finds out whether that is still so, and counts it.
-                usual = tip is not None and tip.checkpoint_id == checkpoint_id and not tip.sources
-                if tip is not None and usual and rows.count_first_write(tip.sequence, tip.checksum):
-                    sequence = tip.sequence
-                if not sequence:
-                    sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)
-                    if count:
-                        stored = list(rows.writes([sequence], {sequence: count}))
-                        previous = stored[-1].checksum
-                        encoded = self._not_yet(stored, pack_id(task_id), encoded)
-                    if not encoded:
-                        return
-                    rows.count_writes(sequence, count + 1)
-                header = [[slot, name, len(data)] for slot, name, data in encoded]
-                blob = b"".join([data for _, _, data in encoded])
-                body = pack_body(header, blob)
-                record = WriteRecord(
-                    sequence, count, pack_id(task_id), pack_id(task_path), body, ZERO
-                )
-                checksum = rows.insert_writes(record, previous)
-                tx.then.append(
-                    partial(
-                        self._remember_writes, key, sequence, count, blob, checksum, tx.moments()
-                    )
-                )
-                crash_point.reached("saver.put_writes.before_commit")
-        except BaseException:
-            self.forget(key)  # it may be ahead of what was committed
-            raise
-
-    def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int]:
-        """(sequence, number of write records) of a checkpoint; awaited if it is not there."""
-        found = rows.find(checkpoint_id).get(checkpoint_id)
-        if found is None:
-            return self._await(rows, rows.head() or rows.new_head(), checkpoint_id), 0
-        return found.sequence, found.writes_count
-
-    def _await(self, rows: LogRows, head: Head, checkpoint_id: str) -> int:
-        record = Record(
-            rows.thread_id,
-            rows.namespace,
-            checkpoint_id,
-            None,
-            sequence=head.next_sequence,
-            parent_sequence=None,
-            kind="awaited",
-            depth=0,
-            state_version=self.state_version,
-            created_at_us=self.clock.now_us(),
-            run_key=None,
-            writes_count=0,
-            metadata=b"",
-            body=b"",
-            checksum=ZERO,
-        ).signed(None)
-        rows.insert(record)
-        rows.save_head(head.with_one_more(record.sequence, record.checksum))
-        if len(self._ahead) >= _KEPT_AHEAD:
-            self._ahead.clear()  # a hint only: without it `append` tries, and finds the row itself
-        self._ahead.add((rows.key, checkpoint_id))
-        return record.sequence
-
-    def _not_yet(
-        self, stored: Sequence[WriteRecord], task_id: bytes, encoded: list[tuple[int, str, bytes]]
-    ) -> list[tuple[int, str, bytes]]:
-        """Those of `encoded` that change what the task has stored so far."""
-        mine = [
-            (record, header_of(record.body), blob_of(record.body))
-            for record in stored
-            if record.task_id == task_id
-        ]
-        taken = {write.slot: write.encoded for write in pending(mine)}
-        return [
-            (slot, name, data)
-            for slot, name, data in encoded
-            if slot not in taken or (slot < 0 and taken[slot] != data)
-        ]
-
-    def _remember_writes(
-        self,
-        key: int,
-        sequence: int,
-        ordinal: int,
-        blob: bytes,
-        checksum: bytes,
-        moments: tuple[Moment | None, Moment | None],
-    ) -> None:
-        with self._tips_lock:
-            tip = self._tips.get(key)
-            if tip is not None and tip.sequence == sequence and len(tip.sources) == ordinal:
-                tip.sources.append((sequence, ordinal, blob))
-                tip.last_write = checksum
-                if tip.left == moments[0]:
-                    tip.left = moments[1]
-
-    # -- tips ----------------------------------------------------------------------------------
-
     def _tip(self, key: int, draft: Draft) -> Tip | None:
         """The parent's state, from memory or from the log; None if the log has no such parent."""
         if draft.parent_id is None:
@@ -474,20 +321,6 @@ class CheckpointLog(LogReader):
                 rows, tip.sequence, entry.record.writes_count
             )
         return tip
-
-    def _keep(self, key: int, tip: Tip | None) -> None:
-        if tip is None:
-            return
-        with self._tips_lock:
-            self._tips[key] = tip
-            self._tips.move_to_end(key)
-            while len(self._tips) > _KEPT_TIPS:
-                self._tips.popitem(last=False)
-
-    def forget(self, key: int) -> None:
-        """Drop what is kept in memory of one log: its records were rewritten."""
-        with self._tips_lock:
-            self._tips.pop(key, None)
 
 
 def _with_record(head: Head, record: Record) -> Head:

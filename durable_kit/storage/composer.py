@@ -8,7 +8,7 @@ into a pack, and needs the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,12 @@ class Composer:
         self.trust_identity = trust_identity
 
     def delta(
-        self, draft: Draft, sequence: int, tip: Tip, planned: Plan
+        self,
+        draft: Draft,
+        sequence: int,
+        tip: Tip,
+        planned: Plan,
+        sources: Sequence[tuple[int, int, bytes]],
     ) -> tuple[Record, Tip] | None:
         """The record as a delta, and the tip that it leaves; None if a snapshot is due."""
         image = tip.image
@@ -66,7 +71,7 @@ class Composer:
         )
         if self.policy.wants_snapshot(chain):
             return None
-        writer = Writer(sequence, tip.sources[:])
+        writer = Writer(sequence, sources)
         header, image = write_delta(image, planned.changes, writer)
         record = self.sealed(draft, sequence, header, bytes(writer.blob), tip)
         return record, Tip.of(record, chain.delta_bytes, image, objects=planned.objects)

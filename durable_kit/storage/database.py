@@ -118,6 +118,11 @@ class Database:
 
         try:
             migrate(database)
+            if not database.is_sqlite:
+                # A checkpoint and the writes after it come in two OS threads at once. Made only
+                # then, the second connection costs the first steps more than all their work.
+                with database.engine.connect(), database.engine.connect():
+                    pass
         except BaseException as error:
             database.close()
             cause = error.orig if isinstance(error, DBAPIError) else error
@@ -188,11 +193,6 @@ class Database:
             raise
         finally:
             here.tx = None
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether an OS thread of this process is in the block of a write transaction (SQLite)."""
-        return self.is_sqlite and self._group_commit.in_transaction
 
     def soon(self) -> AbstractContextManager[None]:
         """Say that a write follows in the block; one that ends meanwhile may be committed with it.

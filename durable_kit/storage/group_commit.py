@@ -67,7 +67,6 @@ class GroupCommit:
         self._group: _Group | None = None  # whose transaction is open, between two members
         self._writer: sqlite3.Connection | None = None
         self._writers = self._writes = 0  # how many there were; see `Tx.moments`
-        self.in_transaction = False  # whether the block of a transaction is being run
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
@@ -82,7 +81,6 @@ class GroupCommit:
             try:
                 group = self._join()
                 tx = self._new_tx()
-                self.in_transaction = True
                 yield tx
                 for act in tx.then:
                     act()
@@ -92,7 +90,6 @@ class GroupCommit:
                 self._undo(group, error)
                 raise
             finally:
-                self.in_transaction = False
                 if group is not None and self._group is group:
                     self._commit_or_leave(group)
         finally:

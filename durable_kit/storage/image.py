@@ -229,6 +229,21 @@ class Value:
         buffer.marks[buffer.length] = self.items + items
         return Value(self.shape, buffer, buffer.length, self.items + items)
 
+    def withdraw(self, before: Value) -> None:
+        """Take back the growth that made this value of `before`, where nobody has built on it.
+
+        Hazard: this value is of no use any more.
+        """
+        buffer = self._buffer
+        if buffer is not before._buffer or not buffer.length == self.length > before.length:
+            return
+        body = buffer.parts[-1]
+        if len(buffer.parts) == 1 and isinstance(body, bytearray):
+            del body[before.length :]
+            del buffer.marks[buffer.length]
+            buffer.runs = Runs(buffer.runs.first(before.length))
+            buffer.length = before.length
+
     # -- places --------------------------------------------------------------------------------
 
     def located(self) -> Runs:

@@ -8,8 +8,8 @@ the same time, to different OS threads, and checkpoints wait for each other:
 
 The writes are of no use before their checkpoint: a crash in between leaves the state of 7. Stored
 early they only make the queue longer, twice. So they wait, as long as checkpoints of their thread
-keep coming in this process: `GRACE_S` after the last one, they are stored without. Writes that no
-checkpoint follows, or that come from elsewhere, do not wait at all.
+keep coming in this process: `GRACE_S` after the last one, and after `AT_MOST_S` in any case, they
+are stored without. Writes in a thread of which no checkpoint came here do not wait at all.
 
 Left out: an order between processes. There the row that awaits the checkpoint is the answer.
 """

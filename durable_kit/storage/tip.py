@@ -51,8 +51,9 @@ class Tip:
     `delta_bytes`: what the deltas since the last snapshot brought. `sources`: blobs of the
     checkpoint's pending writes, as (sequence, ordinal, blob): the next delta's new bytes are
     likely to lie there. `last_write`: the checksum of the newest of them. `objects`: the list
-    items last seen, for trusting identity. `head`: the log's head at the moment `left`, the end of
-    the transaction that this tip comes from (see `Tx.moments`).
+    items last seen, for trusting identity. `expected`: what a call of put_writes that is under way
+    will add to `sources`, if nothing comes between. `head`: the log's head at the moment `left`,
+    the end of the transaction that this tip comes from (see `Tx.moments`).
     """
 
     sequence: int
@@ -64,6 +65,7 @@ class Tip:
     sources: list[tuple[int, int, bytes]] = field(default_factory=list)
     last_write: bytes = ZERO
     objects: dict[str, list[Any]] = field(default_factory=dict)
+    expected: tuple[int, int, bytes] | None = None
     head: Head | None = None
     left: Moment | None = None
 
@@ -86,6 +88,12 @@ class Tip:
             image,
             objects=objects or {},
         )
+
+    def withdraw(self, before: Tip) -> None:
+        """Give back what this tip has added to the buffers of `before`: it is not to be."""
+        for name, value in self.image.items():
+            if name in before.image:
+                value.withdraw(before.image[name])
 
 
 @dataclass(frozen=True, slots=True)

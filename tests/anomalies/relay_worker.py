@@ -1,8 +1,9 @@
 """A relay in a process of its own, to be killed or stopped.
 
-    python -m tests.anomalies.relay_worker URL OWNER CLAIM_LIFE_S BOOK careful|careless|wait-in-send
+    python -m tests.anomalies.relay_worker URL OWNER CLAIM_LIFE_S BOOK RECEIVER
 
-Its receiver keeps two books. BOOK is a file with a line for each attempt that has arrived, safe on
+RECEIVER is careful, careless, wait-in-send, or careful-for-ever, which sends until it is killed.
+It keeps two books. BOOK is a file with a line for each attempt that has arrived, safe on
 the disk. The table `shipments` is what the receiver did: one row for each message that it took
 for the first time, by `take_once` in the same transaction. A careless one does not ask.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from durable_kit.crash.child import stand_by, stay_no_longer_than_the_parent
@@ -20,6 +22,7 @@ from durable_kit.effects.relay import Relay
 from durable_kit.storage.database import Database
 
 IN_SEND, ANSWERED = "in the middle of a send", "the attempt ended: "
+NOTHING = "nothing was due"
 
 
 def receive(database: Database, book: Path, message: Message, *, careful: bool = True) -> None:
@@ -41,12 +44,17 @@ def main() -> None:
         if receiver == "wait-in-send":
             stand_by(IN_SEND)
             raise TimeoutError("no answer in time")
-        receive(database, Path(book), message, careful=receiver == "careful")
+        receive(database, Path(book), message, careful=receiver != "careless")
 
     with Database.open(url) as database:
         relay = Relay(Outbox(), database, send=send, owner=owner, claim_life_s=float(claim_life_s))
-        attempt = relay.run_once()
-        print(f"{ANSWERED}{attempt.outcome if attempt else 'nothing was due'}", flush=True)
+        while True:
+            attempt = relay.run_once()
+            print(f"{ANSWERED}{attempt.outcome if attempt else NOTHING}", flush=True)
+            if receiver != "careful-for-ever":
+                break
+            if attempt is None:
+                time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -236,6 +238,38 @@ def test_after_a_kill_the_message_arrives_again_with_its_id_and_is_taken_once(
         assert _shipments(database) == shipments
 
 
+def test_through_kills_at_any_moment_nothing_is_lost_taken_twice_or_out_of_order(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Two relays at a time; one of them is killed some moments after its n-th attempt."""
+    messages, keys, dice = 60, 7, random.Random(5)
+    book = tmp_path / "arrived"
+    book.touch()
+    arguments = [database_url, "one name for all", "0.3", str(book), "careful-for-ever"]
+    with Database.open(database_url) as database:
+        _make_shipments(database)
+        for number in range(messages):
+            put(database, f"{number:02d}", key=f"key {number % keys}")
+        kills = 0
+        with ExitStack() as stack:
+            relays = [stack.enter_context(Child.start(WORKER, arguments)) for _ in range(2)]
+            while _left(database):
+                victim = relays.pop(0)
+                for _ in range(dice.randint(1, 12)):
+                    victim.until(ANSWERED, timeout_s=60)
+                time.sleep(dice.uniform(0, 0.004))  # so that it dies anywhere in an attempt
+                kills += victim.kill().killed
+                relays.append(stack.enter_context(Child.start(WORKER, arguments)))
+        arrived = [line.split()[0] for line in book.read_text().splitlines()]
+        first_arrivals = list(dict.fromkeys(arrived))
+        assert kills >= 4
+        assert sorted(first_arrivals) == [f"{number:02d}" for number in range(messages)]
+        assert _shipments(database) == messages, "each was taken once"
+        for key in range(keys):
+            mine = [one for one in first_arrivals if int(one) % keys == key]
+            assert mine == sorted(mine)
+
+
 # --------------------------------------------------------------------------- a relay that slept
 
 
@@ -335,6 +369,13 @@ def _make_due(database: Database, clock: FakeClock) -> None:
 def _shipments(database: Database) -> int:
     with database.read() as tx:
         row = tx.row("SELECT count(*) FROM shipments")
+    assert row is not None
+    return int(row[0])
+
+
+def _left(database: Database) -> int:
+    with database.read() as tx:
+        row = tx.row("SELECT count(*) FROM outbox WHERE status <> 'delivered'")
     assert row is not None
     return int(row[0])
 

@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
 
 from durable_kit import crash_point
+from durable_kit.crash import worker
 
 NODES = ("prepare", "charge", "notify")
 
@@ -71,14 +72,24 @@ def parallel(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
+def talkative(saver: Any) -> Any:
+    """Its node prints what a finished process would say, and half a line."""
+
+    def talk(state: Order) -> dict[str, Any]:
+        print(f"{worker.FINISHED}\n{crash_point.ANNOUNCEMENT}elsewhere\nhalf a", end="", flush=True)
+        return {"log": ["talk"]}
+
+    return chain(saver, ("talk", talk), ("end", None))
+
+
 def endless(saver: Any) -> Any:
-    """One node that never returns."""
+    """A node that is done at once, and one that never returns."""
 
     def hang(state: Order) -> dict[str, Any]:
         time.sleep(600)
         return {}
 
-    return chain(saver, ("hang", hang))
+    return chain(saver, ("work", None), ("hang", hang))
 
 
 def chain(saver: Any, *nodes: Any) -> Any:

@@ -17,7 +17,7 @@ from durable_kit import DeltaSaver
 from durable_kit.crash import fork_server
 from durable_kit.crash.child import ChildFailed
 from durable_kit.crash.experiment import AfterSteps, AfterTime, AtPoint, Experiment, Kill
-from durable_kit.crash.trial import Trial, run_trial, run_trials
+from durable_kit.crash.trial import Bench, Trial, run_trial, run_trials
 from durable_kit.errors import BadInput
 from durable_kit.lab.storage_worker import open_saver
 from tests.crash import graphs
@@ -120,12 +120,14 @@ def test_a_crash_during_recovery_is_recovered_from() -> None:
     assert trial.final_state == DONE
 
 
-def test_a_kill_after_steps_meets_a_process_that_goes_on() -> None:
-    trial = run_trial(order(durability="async"), AfterSteps(2))
-    if trial.crashed:  # three nodes are over quickly
-        assert trial.executed_steps >= 2
-    else:
-        assert "did not happen" in trial.story
+def test_a_kill_after_steps_meets_a_process_that_goes_on(tmp_path: Path) -> None:
+    bench = Bench(order(graph=graphs.endless), tmp_path)
+    attempt = bench.run(AfterSteps(1, then_ms=1))  # `hang` would be the second, and never ends
+    assert attempt.death.killed
+    assert [run.node for run in attempt.runs if run.ended_s is not None] == ["work"]
+    assert attempt.left is None
+    with pytest.raises(ChildFailed, match="there is no end"):
+        _ = bench.trial().final
 
 
 def test_a_run_that_nobody_kills_is_the_reference() -> None:
@@ -149,6 +151,13 @@ def test_a_process_that_ended_before_its_point_has_not_crashed() -> None:
     assert trial.story.startswith("The crash did not happen as told: process 1 exited with code 0")
     assert len(trial.attempts) == 1
     assert trial.final_state == DONE
+
+
+def test_what_a_node_prints_is_not_taken_for_what_its_process_says() -> None:
+    trial = run_trial(order(graph=graphs.talkative), AtPoint("node.end.enter"))
+    assert trial.crashed, trial.story
+    assert trial.points_passed[-1] == "node.end.enter"
+    assert trial.final_state == {"log": ["talk", "end"]}
 
 
 def test_a_graph_that_cannot_be_built_is_told_with_its_last_words() -> None:
