@@ -108,7 +108,7 @@ class Step:
             for old, new in self.rename_nodes.items()
             if not old.startswith(HELD_AFTER)
         }
-        object.__setattr__(self, "rename_nodes", {**held, **self.rename_nodes})
+        object.__setattr__(self, "rename_nodes", {**self.rename_nodes, **held})
 
     def channel(self, name: str) -> str:
         """The new name of a channel."""
