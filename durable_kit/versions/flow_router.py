@@ -34,7 +34,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 
 from durable_kit.errors import BadInput, DurableKitError
-from durable_kit.versions.position import FLOW_VERSION, UNPINNED_IS, flow_version_in
+from durable_kit.versions.position import (
+    FLOW_VERSION,
+    HELD_AFTER,
+    UNPINNED_IS,
+    flow_version_in,
+)
 
 Match = Literal["exact", "newest_not_above"]
 Failure = Literal["raise", "park"]
@@ -129,7 +134,7 @@ class FlowRouter:
                 f"The paths after {source!r} are for {list(paths)}; they must be for versions up "
                 f"to {self.current}, and one must fit {self.current}, which new threads get."
             )
-        held = f"held_after_{source}"
+        held = HELD_AFTER + source
         known = tuple(sorted(paths))
 
         def by_flow_version(state: Any) -> str:

@@ -41,7 +41,7 @@ from durable_kit.versions.node_names import (
     rename_in_seen,
     rename_in_send,
 )
-from durable_kit.versions.position import INPUT, JOIN, SENDS
+from durable_kit.versions.position import HELD_AFTER, INPUT, JOIN, SENDS
 
 UNVERSIONED_IS = 1
 """The state_version, by definition, of what was stored before anybody counted versions."""
@@ -86,7 +86,8 @@ class Step:
     `convert_updates`: the same for what a node returned and no checkpoint has yet, where a reducer
     makes that another shape than the kept value; without an entry `convert` is used.
     `add`: channels that the state lacks, each with a function of the (new) state to its value.
-    `drop`: channels that go. `rename_nodes`: nodes, old name to new; where threads wait follows.
+    `drop`: channels that go. `rename_nodes`: nodes, old name to new; where threads wait follows,
+    also in the node that a `FlowRouter` has behind one of them.
     `convert_sends`: by new node name, the argument of a waiting `Send`.
     """
 
@@ -100,6 +101,14 @@ class Step:
     drop: Collection[str] = ()
     rename_nodes: Mapping[str, str] = field(default_factory=dict)
     convert_sends: Mapping[str, Change] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        held = {
+            HELD_AFTER + old: HELD_AFTER + new
+            for old, new in self.rename_nodes.items()
+            if not old.startswith(HELD_AFTER)
+        }
+        object.__setattr__(self, "rename_nodes", {**self.rename_nodes, **held})
 
     def channel(self, name: str) -> str:
         """The new name of a channel."""

@@ -32,6 +32,9 @@ FLOW_VERSION = "flow_version"
 UNPINNED_IS = 1
 """The flow_version, by definition, of a thread that began before threads were pinned."""
 
+HELD_AFTER = "held_after_"
+"""What the name of the node begins with in which threads wait that a branch has no path for."""
+
 INPUT, SENDS, BRANCH, JOIN = "__start__", "__pregel_tasks", "branch:to:", "join:"
 
 

@@ -9,6 +9,9 @@ key was dropped from the state's schema, or the answer is missing that an `inter
 
 `resume` looks before (is this still the thread's graph?), runs, and looks again after: a resume
 that stored no checkpoint and no write has made no progress, and says so.
+
+Left out: graphs that can only run asynchronously. `check_resume` works for them, too; await the run
+yourself.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from typing_extensions import TypedDict
 
 from durable_kit import Database, DeltaSaver
 from durable_kit.versions.drain import drain_report
+from durable_kit.versions.flow_router import FlowRefused, FlowRouter
 from durable_kit.versions.graph_fingerprint import check_resume
 from durable_kit.versions.migration import MigrationFailed, Migrations, Step
-from tests.versions.flows import thread, unpinned
+from tests.versions.flows import pinned, thread, unpinned
 
 YES = Command(resume="yes")
 RENAMED = Migrations(
@@ -189,6 +190,19 @@ def _inside_x2(step: Step) -> Step:
     from dataclasses import replace
 
     return replace(step, inside=step.inside.replace("x", "x2", 1))
+
+
+def test_a_thread_that_a_router_holds_behind_a_renamed_node_goes_on(database: Database) -> None:
+    router = FlowRouter(current=2, match="exact", failure="raise")
+    old = pinned(
+        DeltaSaver(database), FlowRouter(current=1, match="exact", failure="raise"), paths=(1,)
+    )
+    old.invoke({}, thread("t"))
+    with pytest.raises(FlowRefused):
+        pinned(DeltaSaver(database), router, paths=(2,)).invoke(YES, thread("t"))
+    renamed = pinned(DeltaSaver(database, migrations=RENAMED), router, review_node="approve")
+    assert renamed.get_state(thread("t")).next == ("held_after_approve",)
+    assert renamed.invoke(None, thread("t"))["charged"] == 100
 
 
 def test_what_update_state_wrote_is_no_task_and_stops_nothing(database: Database) -> None:

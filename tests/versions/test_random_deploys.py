@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from langgraph.graph import END, START, StateGraph
@@ -259,5 +259,6 @@ TestRandomDeploys = Deploys.TestCase
 TestRandomDeploys.settings = settings(
     max_examples=int(os.environ.get("KIT_EXAMPLES", "12")),
     stateful_step_count=20,
+    phases=[phase for phase in Phase if phase is not Phase.shrink],  # it takes minutes
     suppress_health_check=list(HealthCheck),
 )
