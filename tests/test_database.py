@@ -409,7 +409,7 @@ def test_space_is_given_back(sqlite: Database, tmp_path: Path) -> None:
     with sqlite.write() as tx:
         tx.execute("DELETE FROM notes")
     sqlite.give_back()
-    assert (tmp_path / "kit.db").stat().st_size < full / 10
+    assert (tmp_path / "kit.db").stat().st_size < full / 5
 
 
 # ------------------------------------------------------------------------ other processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from durable_kit import Database
+from durable_kit.errors import BadInput
 
 
 @pytest.fixture
@@ -183,6 +184,61 @@ def test_space_can_be_given_back_while_a_transaction_is_handed_over(database: Da
     assert notes(database) == [1, 2]
 
 
+def test_who_is_interrupted_while_joining_is_no_reason_to_wait_for_ever(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group: Any = database._group_commit
+    group.patience_s = 0.01
+    run, interrupted = group._run, KeyboardInterrupt()
+
+    def interrupt(sql: str) -> None:
+        if sql == "SAVEPOINT member":
+            raise interrupted
+        run(sql)
+
+    monkeypatch.setattr(group, "_run", interrupt)
+    first = Writer(database, 1)
+    assert first.inside.wait(20)
+    second = Writer(database, 2)
+    until_waiting(database)
+    first.end()
+    second.end()
+    assert second.error is interrupted
+    assert notes(database) == ([] if first.error else [1])
+    monkeypatch.undo()
+    Writer(database, 3).end()
+    assert 3 in notes(database)
+
+
+def test_who_is_interrupted_while_waiting_for_the_commit_leaves_the_file_to_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with database.soon():
+        first = Writer(database, 1)
+        assert first.inside.wait(20)
+        monkeypatch.setattr(threading.Event, "wait", interrupt)
+        first.may_end.set()
+        monkeypatch.setattr(first.may_end, "wait", lambda _: True, raising=False)
+        first.join(20)
+        monkeypatch.undo()
+    assert isinstance(first.error, KeyboardInterrupt)
+    with closing(sqlite3.connect(str(database.url.database), timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+
+@pytest.mark.parametrize("act", [Database.close, Database.give_back])
+def test_half_of_a_block_is_not_committed_by_what_needs_the_turn_of_a_writer(
+    database: Database, act: Callable[[Database], None]
+) -> None:
+    with pytest.raises(BadInput, match="End it first"), database.write() as tx:
+        tx.execute("INSERT INTO notes (id) VALUES (1)")
+        act(database)
+    assert notes(database) == []
+
+
 # ------------------------------------------------------------------------ moments
 
 
@@ -217,6 +273,13 @@ def test_a_transaction_that_was_undone_makes_another_moment(database: Database) 
     with pytest.raises(ValueError, match="no"), database.write():
         raise ValueError("no")
     assert moments(database)[0] != left
+
+
+def test_connections_made_after_a_fork_name_other_moments(database: Database) -> None:
+    _, left = moments(database)
+    database._start()  # what a child does; what it has in memory is its parent's
+    found = [moments(database)[0] for _ in range(10)]
+    assert left not in found
 
 
 def test_in_memory_no_moment_is_named() -> None:

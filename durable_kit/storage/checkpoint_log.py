@@ -251,7 +251,10 @@ class CheckpointLog(WritesLog):
         checksum, count = rows.at(tip.sequence) or (b"", 0)
         if checksum != tip.checksum:
             raise _ParentMovedError
-        if count != len(tip.sources):
+        found, _ = rows.tx.moments()
+        # A commit that fails takes its connection with it, and the writes that were remembered.
+        same_writer = tip.left is None or found is None or tip.left[0] == found[0]
+        if count != len(tip.sources) or not same_writer:
             tip.sources, tip.last_write = self.reader.sources(rows, tip.sequence, count)
 
     def _append_again(
@@ -306,8 +309,9 @@ class CheckpointLog(WritesLog):
             return None
         with self._tips_lock:
             tip = self._tips.get(key)
-        if tip is not None and tip.checkpoint_id == draft.parent_id:
-            return tip
+            if tip is not None and tip.checkpoint_id == draft.parent_id and not tip.taken:
+                tip.taken = True
+                return tip
         with self.database.read() as tx:
             rows = self.rows(tx, draft.thread_id, draft.namespace)
             head = rows.head()

@@ -106,12 +106,14 @@ class Composer:
 
     def _pack_writes(self, rows: LogRows, sequence: int, image: Image) -> None:
         """Move the write records before `sequence` into one pack, if there are enough of them."""
-        waiting = rows.unpacked_sequences(sequence)
+        places = rows.not_packed(sequence)
+        waiting = {place[0] for place in places}
         if len(waiting) < PACK_AT_LEAST:
             return
         records = [
             take_apart(*write[:4], header_of(write.body), blob_of(write.body))
             for write in rows.writes(waiting, {})
+            if write[:2] in places  # the others lie in a pack already: these came late
         ]
         first, last = min(waiting), max(waiting)
         header, area, move = write_pack(first, sequence, records)

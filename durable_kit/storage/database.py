@@ -235,9 +235,10 @@ class Database:
         """Return free pages to the file system (SQLite; PostgreSQL has its own vacuum).
 
         Best effort: a reader that still needs the old pages delays it, which is no error. Nor is
-        a database that this user may only read.
+        a database that this user may only read. Raises `BadInput` inside a write transaction.
         """
         self._check_process()
+        self._check_idle()
         if not self.is_sqlite or self.in_memory:
             return
         with self._translated():
@@ -258,9 +259,13 @@ class Database:
                 self._group_commit.release()
 
     def close(self) -> None:
-        """Close every connection of this process. Closing twice is harmless."""
+        """Close every connection of this process. Closing twice is harmless.
+
+        Raises `BadInput` inside a write transaction of this OS thread.
+        """
         if self._pid != os.getpid():
             return
+        self._check_idle()
         if self.is_sqlite:
             self._group_commit.acquire()
             self._group_commit.drop_writer()
@@ -302,6 +307,11 @@ class Database:
             )
         _INHERITED.extend([self._engine, *([self._group_commit] if self.is_sqlite else [])])
         self._start()
+
+    def _check_idle(self) -> None:
+        """The turn of a writer is not to be had twice: half of the block would be committed."""
+        if self._here.tx is not None:
+            raise BadInput("This OS thread has a write transaction open. End it first.")
 
     def _before_fork(self) -> bool:
         """Wait for a writer to end, and close what is idle. Whether the write lock is held now."""

@@ -30,11 +30,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from durable_kit.storage.sqlite_connections import SqliteConnections
 from durable_kit.storage.tx import Tx
 
 _AT_MOST = 16  # members of a group: the first should not wait for ever
+_NUMBERS = count(1)  # of writers. A child made by fork goes on counting: it must not meet a moment
+# that its parent has named
 
 
 class _Group:
@@ -43,7 +46,7 @@ class _Group:
     __slots__ = ("done", "error", "members")
 
     def __init__(self) -> None:
-        self.members = 0
+        self.members = 1
         self.done: threading.Event | None = None  # there is one once somebody waits for the commit
         self.error: BaseException | None = None
 
@@ -66,7 +69,7 @@ class GroupCommit:
         self._here = _Here()
         self._group: _Group | None = None  # whose transaction is open, between two members
         self._writer: sqlite3.Connection | None = None
-        self._writers = self._writes = 0  # how many there were; see `Tx.moments`
+        self._number = self._writes = 0  # of the writer, and how many there were: `Tx.moments`
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
@@ -141,18 +144,18 @@ class GroupCommit:
         if self._group is None:
             if self._writer is None:
                 self._writer = self._connections.take()
-                self._writers += 1
+                self._number = next(_NUMBERS)
             self._run("BEGIN IMMEDIATE")
             self._group = _Group()
         else:
+            self._group.members += 1
             self._run("SAVEPOINT member")
-        self._group.members += 1
         return self._group
 
     def _new_tx(self) -> Tx:
         self._writes += 1
         counted = 0 if self._connections.in_memory else self._writes
-        return Tx(self._writer, number=(self._writers, counted))
+        return Tx(self._writer, number=(self._number, counted))
 
     def _run(self, sql: str) -> None:
         assert self._writer is not None
@@ -160,6 +163,7 @@ class GroupCommit:
 
     def _undo(self, group: _Group | None, error: BaseException) -> None:
         """Undo the work of the last member; of all, where SQLite has already done so."""
+        group = group or self._group  # it was interrupted while it joined
         if group is not None and group.members > 1 and self._writer is not None:
             try:
                 self._run("ROLLBACK TO member")
@@ -197,9 +201,17 @@ class GroupCommit:
 
     def _settle(self, group: _Group) -> None:
         """Wait for the commit, if it was left to another."""
-        while group.done is not None and not group.done.wait(self.patience_s):
-            with self._lock:  # the one it was left to takes long, or was sent away
-                if self._group is group:
-                    self._commit(group)
+        try:
+            while group.done is not None and not group.done.wait(self.patience_s):
+                self._commit_after_all(group)
+        except BaseException:
+            self._commit_after_all(group)  # or it stays open, and no other process can write
+            raise
         if group.error is not None:
             raise group.error
+
+    def _commit_after_all(self, group: _Group) -> None:
+        """Where the one it was left to takes long, or was sent away."""
+        with self._lock:
+            if self._group is group:
+                self._commit(group)

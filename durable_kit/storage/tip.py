@@ -53,7 +53,8 @@ class Tip:
     likely to lie there. `last_write`: the checksum of the newest of them. `objects`: the list
     items last seen, for trusting identity. `expected`: what a call of put_writes that is under way
     will add to `sources`, if nothing comes between. `head`: the log's head at the moment `left`,
-    the end of the transaction that this tip comes from (see `Tx.moments`).
+    the end of the transaction that this tip comes from (see `Tx.moments`). `taken`: a call of put
+    makes the next delta against it. Buffers grow in place, so two must not at the same time.
     """
 
     sequence: int
@@ -68,6 +69,7 @@ class Tip:
     expected: tuple[int, int, bytes] | None = None
     head: Head | None = None
     left: Moment | None = None
+    taken: bool = False
 
     @classmethod
     def of(

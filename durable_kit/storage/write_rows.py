@@ -201,11 +201,12 @@ class WriteRows:
         except (ValueError, TypeError, LookupError, zlib.error) as error:
             self.broken(f"the pack of its writes cannot be read ({error})", sequence=pack.pack)
 
-    def unpacked_sequences(self, before: int) -> set[int]:
-        """The checkpoints before `before` that have rows of writes and are not awaited."""
+    def not_packed(self, before: int) -> set[tuple[int, int]]:
+        """(sequence, ordinal) of the rows of writes of checkpoints before `before`, without those
+        that are awaited."""
         found = self.tx.rows(
             """
-            SELECT DISTINCT w.sequence
+            SELECT w.sequence, w.ordinal
               FROM checkpoint_writes w
               JOIN checkpoints c ON c.thread_key = w.thread_key AND c.sequence = w.sequence
              WHERE w.thread_key = :key AND w.sequence < :before AND c.kind <> 'awaited'
@@ -213,7 +214,7 @@ class WriteRows:
             key=self.key,
             before=before,
         )
-        return {row[0] for row in found}
+        return {(row[0], row[1]) for row in found}
 
     def insert_pack(self, pack: int, first: int, last: int, body: bytes) -> None:
         """Store a pack with the plain `body`."""
