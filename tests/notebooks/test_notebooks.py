@@ -94,6 +94,17 @@ def test_the_lines_to_take_home_run_in_a_plain_script(lesson: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("path", ALL, ids=_id)
+def test_no_way_leads_to_a_lesson_that_is_not_there(path: Path) -> None:
+    text = "\n".join(cell.source for cell in _read(path).cells)
+    named = set(re.findall(r"lesson (\d\d)", text))
+    for way in re.findall(r"(?:Before|After): ([^.]*)\.", text):
+        named |= set(re.findall(r"\d\d", way))
+    named |= set(re.findall(r"\| (\d\d) \|", text))  # the map of the course
+    assert named
+    assert named <= {lesson.name[:2] for lesson in LESSONS}
+
+
+@pytest.mark.parametrize("path", ALL, ids=_id)
 def test_a_notebook_has_the_parts_that_a_lesson_needs(path: Path) -> None:
     ids = [cell.id for cell in _read(path).cells]
     for part in (
