@@ -279,7 +279,7 @@ def growth() -> Iterator[GrowthPanel]:
 
 def test_the_default_is_there_before_anybody_touches_a_slider(growth: GrowthPanel) -> None:
     assert growth.area.value == growth.static_default()
-    assert 'alt="Modelled: 200 steps of 380 bytes, SizeRatio(8)' in growth.area.value
+    assert 'alt="Modelled: 200 steps of 380 bytes, SizeRatio(32)' in growth.area.value
 
 
 def test_a_moved_slider_gives_another_figure(growth: GrowthPanel) -> None:

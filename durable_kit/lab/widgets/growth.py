@@ -15,12 +15,11 @@ from matplotlib.ticker import MaxNLocator
 
 from durable_kit.lab import figure_style as style
 from durable_kit.lab.figure_style import human_bytes
-from durable_kit.lab.growth_model import Growth, GrowthRequest, policy_of, simulate
+from durable_kit.lab.growth_model import LANGGRAPH, Growth, GrowthRequest, policy_of, simulate
 from durable_kit.lab.plots import figure_html
 from durable_kit.lab.widgets.base import Job, Panel
 from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
 
-LANGGRAPH_BOOKKEEPING_BYTES = 30
 KINDS = ("SizeRatio", "EveryN")
 
 
@@ -116,7 +115,7 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
         self.kind = ipywidgets.Dropdown(
             options=KINDS, value="SizeRatio", description="policy", style=_WIDE
         )
-        self.ratio = _slider(ipywidgets.FloatSlider, "SizeRatio: ratio", 8.0, 0.1, 16.0, 0.1)
+        self.ratio = _slider(ipywidgets.FloatSlider, "SizeRatio: ratio", SizeRatio().ratio, 0.1, 64.0, 0.1)
         self.every = _slider(ipywidgets.IntSlider, "EveryN: n", 50, 1, 500, 1)
         self.self_contained = ipywidgets.Checkbox(
             value=False,
@@ -147,7 +146,7 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
             self.steps.value,
             self.message_bytes.value,
             policy_of(self.kind.value, knob, self_contained=self.self_contained.value),
-            bookkeeping_bytes=LANGGRAPH_BOOKKEEPING_BYTES,
+            bookkeeping=LANGGRAPH,
         )
 
     def work(self, request: GrowthRequest, job: Job) -> Growth:
