@@ -69,9 +69,10 @@ class GrowthDrawing:
             line.set_data(steps, values)
             line.set_markevery(marks)
         self._depths.set_data(steps, growth.depths)
+        self._depths.set_linewidth(tooth_line_pt(len(growth.snapshots)))
         self._area.remove()
         self._area = self._right.fill_between(
-            steps, growth.depths, step="mid", alpha=0.25, color=style.COLOURS[1]
+            steps, growth.depths, step="mid", alpha=0.2, color=style.COLOURS[1], linewidth=0
         )
         for axes in (self._left, self._right):
             axes.relim()
@@ -95,6 +96,11 @@ class GrowthDrawing:
         )
 
 
+def tooth_line_pt(teeth: int) -> float:
+    """The width of a line of so many teeth, so that there is white between them."""
+    return min(1.2, max(0.25, 24 / teeth))
+
+
 def growth_alt(growth: Growth) -> str:
     """The figure in words, for who does not see it."""
     return (
@@ -115,7 +121,9 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
         self.kind = ipywidgets.Dropdown(
             options=KINDS, value="SizeRatio", description="policy", style=_WIDE
         )
-        self.ratio = _slider(ipywidgets.FloatSlider, "SizeRatio: ratio", SizeRatio().ratio, 0.1, 64.0, 0.1)
+        self.ratio = _slider(
+            ipywidgets.FloatSlider, "SizeRatio: ratio", SizeRatio().ratio, 0.1, 64.0, 0.1
+        )
         self.every = _slider(ipywidgets.IntSlider, "EveryN: n", 50, 1, 500, 1)
         self.self_contained = ipywidgets.Checkbox(
             value=False,
