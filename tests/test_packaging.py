@@ -8,6 +8,7 @@ environment.yml under its conda-forge name with the same bounds, and nothing els
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -85,12 +86,30 @@ def test_the_version_is_the_same_in_three_places() -> None:
 
 def test_the_example_in_the_readme_runs_when_pasted(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    [example] = [block for block in blocks if "builder.compile" in block]
+    [example] = [block for block in blocks if "checkpointer=DeltaSaver" in block]
     run = subprocess.run(
         [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (run.stdout, run.stderr) == ("Your order is on its way.\n", "")
     assert (tmp_path / "kit.db").exists()
+
+
+def test_the_migration_in_the_readme_reads_the_shipped_threads(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "data" / "version_1_threads.sqlite3", tmp_path / "kit.db")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    [example] = [block for block in blocks if "Migrations(" in block]
+    look = """
+found = saver.get_tuple({"configurable": {"thread_id": "order-1001"}})
+print(found.checkpoint["channel_values"]["cents"])
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", example + look],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.stdout, run.stderr) == ("False\n1990\n", ""), "19.90 euros are 1990 cents"
 
 
 # The repository is read on machines that are not ours: no home, and not this folder.

@@ -17,7 +17,7 @@ from durable_kit.lab.payment_story import (
     verdict_table,
     verdicts_alt,
 )
-from durable_kit.lab.widgets.payment import PaymentPanel, story_html
+from durable_kit.lab.widgets.payment import PaymentPanel, story_alt, story_html
 
 AFTER_EFFECT = "provider.after_effect"
 
@@ -44,11 +44,22 @@ def test_a_payment_is_told_row_by_row(known_key: PaymentStory) -> None:
     assert order.index("started (attempt 1)") < order.index("charge-1") < order.index("killed")
     assert order.index("killed") < order.index("unknown (attempt 1)")
     assert known_key.ledger_table()["key"].tolist() == ["charge:order-1001"]
+    assert "The provider has 1 charge. " in story_alt(known_key)
+
+
+def test_a_started_attempt_is_not_shown_with_the_detail_of_the_one_before(
+    known_key: PaymentStory,
+) -> None:
+    assert "did not report" in known_key.receipt[-2].detail, "the row still says why it is in doubt"
+    shown = known_key.receipt_table()
+    assert set(shown.loc[shown["status"] == "started", "detail"]) == {"–"}
+    assert "did not report" in shown.loc[shown["status"] == "unknown", "detail"].iloc[0]
 
 
 def test_the_naive_agent_keeps_no_receipt_and_charges_twice() -> None:
     story = tell(PaymentRequest("naive", "key", AFTER_EFFECT))
     assert (story.verdict, len(story.charges), story.receipt) == ("twice", 2, ())
+    assert "The provider has 2 charges. " in story_alt(story)
     page = story_html(story)
     assert "Charged <b>twice</b>" in page
     assert "The naive agent keeps none" in page

@@ -76,7 +76,9 @@ def _drain(arguments: argparse.Namespace) -> int:
         for e in report.waiting
     ]
     if rows:
-        print_table(["flow_version", "waits at", "threads", "for", "longest"], rows)
+        print_table(["flow_version", "waits at", "threads", "waiting", "oldest thread"], rows)
+        if sum(e.threads for e in report.waiting) > sum(report.unfinished.values()):
+            print("A node that has finished is listed until those beside it have finished too.")
     versions = sorted({*report.unfinished, *report.ended})
     for version in versions:
         waiting, ended = report.unfinished.get(version, 0), report.ended.get(version, 0)

@@ -80,22 +80,29 @@ def _is_final(contract: Contract, row: Row, books: Books) -> bool:
 
 
 def ask(books: Books, row: Row, lookup: Function | None) -> Steps[Verdict | Refused]:
-    """The provider's word on an unknown call."""
+    """The provider's word on an unknown call.
+
+    What was found and cannot be stored cannot be told to anybody: nor does it hold up the others.
+    """
     if lookup is None:
         return CannotTell("there is no lookup")
     try:
-        answer = yield Run(lookup, books.intent(row, attempt=row.attempt))
+        answer = checked((yield Run(lookup, books.intent(row, attempt=row.attempt))))
+        if isinstance(answer, Found):
+            books.encoded(answer.response, path="response")
     except Refused as refusal:
         return refusal
     except Exception as error:
         if is_control_flow(error):
             raise
         return CannotTell(said(error))
-    return checked(answer)
+    return answer
 
 
 def decide(books: Books, idempotency_key: str, verdict: Found | Absent, by: str) -> Receipt:
     """Write down a person's answer. See `IdempotentGateway.decide`."""
+    if not isinstance(verdict, Found | Absent):  # the class, None: taken for "no", it would be sent
+        raise BadInput(f"the verdict is {verdict!r:.100}; say Found(response) or Absent().")
     row = books.read(escape_text(idempotency_key))
     if row is not None and row.status is Status.STARTED and books.claim_is_over(row):
         row = books.give_up(row)

@@ -92,8 +92,15 @@ class PaymentStory:
     moments: pd.DataFrame
 
     def receipt_table(self) -> pd.DataFrame:
-        """The receipt row by row; empty for an agent that keeps none."""
-        rows = [(round(v.t_s, 3), v.status, v.attempt, v.detail or "–") for v in self.receipt]
+        """The receipt row by row; empty for an agent that keeps none.
+
+        Without the detail of an attempt that has begun: what its row still says is of the one
+        before, which is in doubt until the new one has an answer.
+        """
+        rows = [
+            (round(v.t_s, 3), v.status, v.attempt, (v.status != "started" and v.detail) or "–")
+            for v in self.receipt
+        ]
         return pd.DataFrame(rows, columns=["t_s", "status", "attempt", "detail"])
 
     def ledger_table(self) -> pd.DataFrame:

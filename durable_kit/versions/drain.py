@@ -11,6 +11,10 @@ The answer is a count, taken over all threads after the last deploy:
 `drain_report` counts. On a `DeltaSaver` it reads no states: each record has its position beside it
 (`position`), checked there. Any other LangGraph saver is read through `list`, every state of it.
 
+A node that has finished beside one that has not is listed too: its result is a pending write, and
+a position comes from the checkpoint, where that is not yet. To leave it out, the writes of each
+task would have to be read.
+
 What `may_go` promises: no thread, at its newest checkpoint, is on its way through that version.
 Left out, and yours to decide: ended threads that may get another turn (they keep their pin; the
 report counts them as `ended`), forks from older checkpoints, and threads that begin between the
@@ -38,7 +42,7 @@ class TellsPositions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Threads of one flow_version that wait at one node. Times in UTC, microseconds."""
+    """Threads of one flow_version with one node before them. Times in UTC, microseconds."""
 
     flow_version: int
     node: str

@@ -426,6 +426,45 @@ def test_reconcile_settles_what_it_can_and_lists_the_rest(
     assert pay.call(idempotency_key="absent", request="absent", effect=bank).attempt == 2
 
 
+def test_what_was_found_and_cannot_be_stored_stays_in_doubt_and_holds_nobody_up(
+    database: Database, clock: FakeClock, bank: Bank
+) -> None:
+    pay = gateway(database, clock)
+    bank.error = TimeoutError()
+
+    def lookup(intent: Intent) -> Found:
+        return Found({"socket": object()} if intent.idempotency_key == "a" else "no. 7")
+
+    for key in ("a", "b"):
+        with pytest.raises(InDoubt):
+            pay.call(idempotency_key=key, request=REQUEST, effect=bank)
+    with pytest.raises(InDoubt, match=r"response\['socket'\]"):
+        pay.call(idempotency_key="a", request=REQUEST, effect=bank, lookup=lookup)
+    [left] = pay.reconcile(lookup)
+    assert (left.idempotency_key, left.status) == ("a", Status.UNKNOWN)
+    assert "cannot be stored" in left.detail
+    settled = pay.receipt("b")
+    assert settled is not None
+    assert settled.response == "no. 7", "b was not settled because of a"
+    assert len(bank.seen) == 2
+
+
+@pytest.mark.parametrize("verdict", [None, False, Found, Absent, CannotTell("?"), "found"])
+def test_what_is_no_verdict_does_not_count_as_a_no(
+    database: Database, clock: FakeClock, bank: Bank, verdict: Any
+) -> None:
+    """Taken for "surely not", the next call would send what may have happened."""
+    pay = gateway(database, clock)
+    bank.error = TimeoutError()
+    with pytest.raises(InDoubt):
+        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
+    with pytest.raises(BadInput, match=r"say Found\(response\) or Absent\(\)"):
+        pay.decide(idempotency_key=KEY, verdict=verdict, by="ada")
+    with pytest.raises(InDoubt):
+        pay.call(idempotency_key=KEY, request=REQUEST, effect=bank)
+    assert len(bank.seen) == 1
+
+
 def test_a_person_decides_what_nobody_else_knows(
     database: Database, clock: FakeClock, bank: Bank
 ) -> None:

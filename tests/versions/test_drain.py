@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from durable_kit import BrokenChain, Database, DeltaSaver
+from durable_kit.__main__ import main
 from durable_kit.clock import FakeClock
 from durable_kit.versions.drain import DrainReport, drain_report
 from durable_kit.versions.flow_router import FlowRouter
@@ -80,6 +83,22 @@ def test_since_when_is_the_time_of_the_newest_checkpoint() -> None:
         review = next(e for e in drain_report(saver).waiting if e.node == "review")
     assert review.oldest_thread_id == "first"
     assert review.since_us == FakeClock().now_us() + 3_600_000_000
+
+
+def test_the_table_of_drain_has_honest_headers_and_says_why_a_finished_node_is_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`reserve` has finished, and its result is not in a checkpoint yet."""
+    url = f"sqlite:///{tmp_path / 'kit.db'}"
+    with DeltaSaver.open(url) as saver:
+        populate(saver)
+    assert main(["drain", url]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s{2,}", header) == [
+        "flow_version", "waits at", "threads", "waiting", "oldest thread"
+    ]  # fmt: skip
+    assert [line.split()[1] for line in lines[:4]] == ["reserve", "review"] * 2
+    assert lines[4] == "A node that has finished is listed until those beside it have finished too."
 
 
 def test_ten_thousand_threads_are_counted_in_under_two_seconds() -> None:

@@ -38,9 +38,10 @@ _LAYOUT = {
 def story_alt(story: PaymentStory) -> str:
     """The timeline in words."""
     receipt = ", ".join(version.status for version in story.receipt) or "none"
+    charges = f"{len(story.charges)} charge{'s' * (len(story.charges) != 1)}"
     return (
         f"Timeline of one payment, killed at {story.request.point}. Receipt: {receipt}. The "
-        f"provider has {len(story.charges)} charges. Verdict: {story.verdict}."
+        f"provider has {charges}. Verdict: {story.verdict}."
     )
 
 
