@@ -139,18 +139,53 @@ def test_savers_of_postgresql_are_measured_beside_each_other(postgres_server: An
     assert {kill.case.database for kill in found.kills} == {"PostgreSQL"}
 
 
+def kill_that_lost(lost: int, case: Case) -> KillRow:
+    return KillRow(case, 90, 90 - lost, lost, lost, 1.0, 1, "was killed")
+
+
 def test_bars_compare_with_the_peer_in_the_same_cell() -> None:
     report = DurabilityReport.empty(450, environment({}, {}))
     for saver, step, lost in [("delta", 1.2, 3), ("sqlite", 1.0, 2)]:
         case = Case(saver, "async", 0)
         report = report.with_timing(TimingRow(case, (step,) * 3, step, 1.0, (step,) * 3))
-        report = report.with_kill(KillRow(case, 9, 9 - lost, lost, lost, 1.0, 1, "was killed"))
+        report = replace(report, kills=report.kills + (kill_that_lost(lost, case),) * 30)
     assert [(bar.value, bar.limit, bar.holds) for bar in report.bars()] == [
         (1.2, 1.15, False),
         (3, 2.5, False),
     ]
     # What only one of them measured is not compared.
-    assert replace(report, kills=report.kills[:1], timings=()).bars() == []
+    assert replace(report, kills=report.kills[:30], timings=()).bars() == []
+
+
+def test_too_few_kills_compare_nothing_and_still_break_a_promise() -> None:
+    report = DurabilityReport.empty(450, environment({}, {}))
+    for saver in ("delta", "sqlite"):
+        report = report.with_kill(kill_that_lost(1, Case(saver, "sync", 0)))
+    assert {bar.verdict for bar in report.bars()} == {"too few kills to judge"}
+    assert json.loads(report.to_json())["bars"][0]["holds"] is None
+    report = report.with_kill(kill_that_lost(2, Case("delta", "sync", 0)))
+    assert [bar.verdict for bar in report.bars()] == ["MISSED", "too few kills to judge"]
+    assert "MISSED                      2.00 <= 1" in report.to_text()
+
+
+def test_the_ninetieth_percentile_lies_within_what_was_measured() -> None:
+    """`statistics.quantiles` alone guesses beyond the worst kill: 46 for these three."""
+    report = DurabilityReport.empty(450, environment({}, {}))
+    for lost in (14, 30, 40):
+        report = report.with_kill(kill_that_lost(lost, Case("delta", "async", 0)))
+    [row] = report.summary().to_dict("records")
+    assert row["lost_p90_steps"] == pytest.approx(38)
+    assert row["lost_most_steps"] == 40
+
+
+def test_a_kill_comes_late_enough_to_lose_something() -> None:
+    assert {ms: durability_trials.kill_between(ms) for ms in (0, 2, 20, 100, 1000)} == {
+        0: (10, 60),
+        2: (10, 30),
+        20: (10, 30),
+        100: (2, 6),
+        1000: (2, 3),
+    }
 
 
 def test_the_command_prints_the_same_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from durable_kit import Codec, Database, DeltaSaver, EveryN, SizeRatio
-from durable_kit.lab.growth_model import GrowthRequest, policy_of, simulate
-from durable_kit.lab.widgets.growth import LANGGRAPH_BOOKKEEPING_BYTES
+from durable_kit.lab.growth_model import LANGGRAPH, GrowthRequest, policy_of, simulate
 from durable_kit.lab.workloads import replay_conversation
 from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.writes_log import Write
@@ -73,6 +72,32 @@ def test_the_model_takes_the_snapshots_that_the_real_log_takes(policy: Any, tmp_
 
 
 @pytest.mark.parametrize(
+    ("policy", "tolerance"),
+    [
+        (SizeRatio(), 0.1),
+        (SizeRatio(8), 0.1),
+        (EveryN(50), 0.0),
+        (EveryN(7), 0.0),
+        (SizeRatio(0.5, self_contained=True), 0.2),  # each interval multiplies the error before
+    ],
+    ids=repr,
+)
+def test_the_model_takes_about_the_snapshots_of_a_langgraph_run(
+    policy: Any, tolerance: float, tmp_path: Path
+) -> None:
+    """400 messages, the panel's default. EveryN is exact, SizeRatio is within the tolerance."""
+    messages = [{"role": "user", "content": f"{n:04d}" + "x" * 350} for n in range(400)]
+    with DeltaSaver.open(f"sqlite:///{tmp_path / 'kit.db'}", policy=policy) as saver:
+        replay_conversation(saver, messages, thread_id="t")
+        depths = [record.depth for record in saver.records("t")]
+    size = len(Codec().encode(messages[0]))
+    model = simulate(GrowthRequest(400, size, policy, bookkeeping=LANGGRAPH))
+    assert len(depths) == 400 + LANGGRAPH.opening_records
+    assert len(model.snapshots) == pytest.approx(depths.count(0), rel=tolerance)
+    assert model.max_replay_depth == pytest.approx(max(depths), rel=tolerance)
+
+
+@pytest.mark.parametrize(
     "policy", [SizeRatio(), EveryN(50), EveryN(25, self_contained=True)], ids=repr
 )
 def test_the_modelled_bytes_are_near_a_real_database(policy: Any, tmp_path: Path) -> None:
@@ -81,9 +106,7 @@ def test_the_modelled_bytes_are_near_a_real_database(policy: Any, tmp_path: Path
     with DeltaSaver.open(f"sqlite:///{file}", policy=policy) as saver:
         replay_conversation(saver, messages, thread_id="t")
     size = len(Codec().encode(messages[0]))
-    model = simulate(
-        GrowthRequest(300, size, policy, bookkeeping_bytes=LANGGRAPH_BOOKKEEPING_BYTES)
-    )
+    model = simulate(GrowthRequest(300, size, policy, bookkeeping=LANGGRAPH))
     assert model.log_bytes[-1] == pytest.approx(file.stat().st_size, rel=0.15)
 
 

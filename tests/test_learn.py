@@ -13,6 +13,7 @@ import pytest
 from durable_kit.lab import exercises, learn
 from durable_kit.lab.exercises import Exercise
 from durable_kit.lab.learn import CheckFailed, check, compare, hint, predict
+from durable_kit.lab.workloads import Ledger
 
 LESSONS = {
     found.name.removeprefix("lesson_"): import_module(f"{exercises.__name__}.{found.name}")
@@ -122,6 +123,31 @@ def test_an_unsolved_exercise_is_neither_passed_nor_an_error(
 @pytest.mark.parametrize("odd", [0, "text", [], {}, lambda *_: 1 / 0, object()])
 def test_an_answer_of_the_wrong_kind_fails_and_does_not_raise(exercise: Exercise, odd: Any) -> None:
     assert not check(exercise.id, odd).passed
+
+
+@pytest.mark.parametrize(("ask_too", "said"), [(False, "order-3"), (True, "another, empty ledger")])
+def test_a_charge_that_remembers_order_ids_in_the_process_is_wrong(
+    ask_too: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A set of order ids outlives a new `Ledger`, and does not outlive a process."""
+    seen: set[str] = set()
+
+    def charge(ledger: Ledger, order_id: str, amount_cents: int) -> None:
+        stored = ask_too and any(entry["charge"] == order_id for entry in ledger.entries())
+        if order_id not in seen and not stored:
+            ledger.append({"charge": order_id, "amount_cents": amount_cents})
+        seen.add(order_id)
+
+    assert not check("00.build", charge).passed
+    assert said in capsys.readouterr().out
+
+
+def test_a_charge_that_asks_the_ledger_is_right() -> None:
+    def charge(ledger: Ledger, order_id: str, amount_cents: int) -> None:
+        if not any(entry["charge"] == order_id for entry in ledger.entries()):
+            ledger.append({"charge": order_id, "amount_cents": amount_cents})
+
+    assert check("00.build", charge).passed
 
 
 def test_where_solutions_are_tested_a_check_that_does_not_pass_raises(

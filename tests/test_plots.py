@@ -135,6 +135,14 @@ def test_axes_say_what_they_show_and_captions_say_n(name: str, figures: dict[str
     assert figure.get_supxlabel().startswith("Measured here")
 
 
+def test_counts_have_whole_numbers_on_their_axis() -> None:
+    table = pd.DataFrame({"charge": ["naive", "careful"], "charges_count": [2, 1]})
+    figure = plots.tradeoff(table, names="charge", values={"charges_count": "charges (count)"})
+    ticks = figure.axes[0].get_xticks()
+    assert len(ticks) >= 2
+    assert all(float(tick).is_integer() for tick in ticks)
+
+
 def test_lines_differ_in_colour_marker_and_dashes() -> None:
     styles = [figure_style.line_style(i) for i in range(5)]
     for key in ("color", "marker", "linestyle"):

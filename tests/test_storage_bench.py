@@ -191,6 +191,17 @@ def test_a_bar_is_missed_by_a_value_above_it(report: Report) -> None:
     assert "MISSED" in spoiled_report.to_text()
 
 
+def test_bars_are_not_judged_in_a_run_that_is_too_short_for_them(report: Report) -> None:
+    spoiled = dataclasses.replace(case_of(report, "delta"), bytes_times_raw=99.0, steps=999)
+    short = dataclasses.replace(report, cases=(spoiled,))
+    assert {bar.holds for bar in short.bars()} == {None}
+    assert "too few steps to judge" in short.to_text()
+    assert "MISSED" not in short.to_text()
+    long = dataclasses.replace(report, cases=(dataclasses.replace(spoiled, steps=1000),))
+    assert "too few" not in long.to_text()
+    assert "MISSED" in long.to_text()
+
+
 def test_a_spread_of_nothing_is_nothing() -> None:
     assert Spread.of([]) is None
     assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0, 3)

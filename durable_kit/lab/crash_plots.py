@@ -117,20 +117,21 @@ def _n(table: pd.DataFrame, keys: list[str]) -> str:
 def run_timeline(story: RunStory) -> Figure:
     """Two processes, one agent: what each executed, what became durable, where it ended.
 
-    One lane a node, one for the database, one for the provider's book; time runs to the right and
-    begins anew with the second process.
+    One lane a node, two for the database (a task's writes, and a checkpoint, may be stored at the
+    same moment), one for the provider's book; time runs to the right and begins anew with the
+    second process.
     """
     ends = [max(end, 1.0) for end in story.ends_ms]
     longest = max(ends)
     figure, axes = new_figure(
         len(ends),
-        height_in=3.5,
+        height_in=3.8,
         ratios=[max(end, longest / 2.5) for end in ends],
         caption=f"Measured here: one run, n = 1; durability={story.request.durability!r}, a model "
         f"call takes {story.request.step_ms:g} ms.",
         margins={"left": 0.135, "right": 0.985, "bottom": 0.2, "top": 0.83, "wspace": 0.06},
     )
-    lanes = {name: i for i, name in enumerate((*NODES, "database", "provider"))}
+    lanes = {name: i for i, name in enumerate((*NODES, *_BELOW))}
     for number, (one, end) in enumerate(zip(axes, ends, strict=True), start=1):
         killed = story.crashed and number == 1
         for bar in (b for b in story.bars if b.process == number):
@@ -168,9 +169,10 @@ def run_timeline_alt(story: RunStory) -> str:
     return f"Timeline of one run. {' '.join(parts)} {story.sentence()}"
 
 
+_BELOW = ("writes", "checkpoints", "provider")  # the lanes under those of the nodes
 _MARKS = {
-    "writes": ("database", "|", "#202020"),
-    "checkpoint": ("database", "s", "#202020"),
+    "writes": ("writes", "|", "#202020"),
+    "checkpoint": ("checkpoints", "s", "#202020"),
     "charge": ("provider", "D", BAD),
     "email": ("provider", "o", COLOURS[0]),
 }

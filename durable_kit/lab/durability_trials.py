@@ -59,8 +59,12 @@ TIMED_ROUNDS = 3  # undisturbed runs of each case, in turns with the other cases
 
 
 def kill_between(step_ms: float) -> tuple[int, int]:
-    """After how many steps a kill may come: for each step time a fraction of a second of work."""
-    return (2, max(3, round(120 / step_ms))) if step_ms else (10, 60)
+    """After how many steps a kill may come: for each step time a fraction of a second of work.
+
+    Ten at least, where they fit: "it lost next to nothing" says nothing of a run of three.
+    """
+    most = max(3, min(30, round(600 / step_ms))) if step_ms else 60
+    return (min(10, max(2, most // 3)), most)
 
 
 def timed_steps(step_ms: float) -> int:

@@ -10,10 +10,17 @@ same three numbers that `CheckpointLog` hands them:
     3      2 deltas, 600 B       no             delta
     4      3 deltas, 900 B       yes            snapshot
 
-For a log of one list that grows by one item a step, *which* records are snapshots, and so the
-replay depth at every step, is exact; a test runs the real log beside it. Bytes on disk are a
-model: the message, the addresses of a snapshot, and what SQLite and the records' own headers take,
-as constants that were measured. The figures made of this are labelled "modelled".
+For a bare log of one list that grows by one item a step, *which* records are snapshots, and so the
+replay depth at every step, is exact; a test runs the real log beside it. A LangGraph run stores
+more than the list: each checkpoint has its clock and its names, and two checkpoints come before
+the first message. `LANGGRAPH` says how much that is; a test holds it against a `DeltaSaver`: the
+number of snapshots and the deepest read are exact for `EveryN`, and within a tenth for `SizeRatio`
+(a fifth if its snapshots are self-contained). That a message lies in a pending write makes no
+difference to the policy: it counts what a delta brings, wherever the bytes are.
+
+Bytes on disk are a model: the message, the addresses of a snapshot, and what SQLite and the
+records' own headers take, as constants that were measured. The figures made of this are labelled
+"modelled".
 
 A snapshot lists where the messages lie, so its size is the number of *addresses*: one for each
 write record, until `PACK_AT_LEAST` of them are moved into one pack, which has one address.
@@ -48,18 +55,31 @@ EMPTY_WHOLE_STATE_BYTES = 20_480
 
 
 @dataclass(frozen=True, slots=True)
-class GrowthRequest:
-    """What to model: how many steps, how large a message (bytes, encoded), and which policy.
+class Bookkeeping:
+    """What a checkpoint holds beside the messages.
 
-    `bookkeeping_bytes`: what a checkpoint changes beside the message. 0 is a bare log, and about
-    30 a LangGraph checkpoint (its channel versions).
+    `delta_bytes`: what changes at every step. `snapshot_bytes`: what a snapshot has in addition.
+    `opening_records`: checkpoints before the one of the first message.
     """
+
+    delta_bytes: int
+    snapshot_bytes: int
+    opening_records: int
+
+
+BARE_LOG = Bookkeeping(0, 0, 0)
+LANGGRAPH = Bookkeeping(24, 80, 2)  # clock, names and a branch; the input and START come first
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRequest:
+    """What to model: how many steps, how large a message (bytes, encoded), and which policy."""
 
     steps: int
     message_bytes: int
     policy: SnapshotPolicy
     name: str = "messages"
-    bookkeeping_bytes: int = 0
+    bookkeeping: Bookkeeping = BARE_LOG
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.message_bytes < 1:
@@ -70,9 +90,10 @@ class GrowthRequest:
 class Growth:
     """The modelled log, step by step (the first step is item 0). Bytes add up, depths do not.
 
-    `depths`: deltas to fold for the state at this step. `snapshots`: the steps, counted from 1, at
-    which a snapshot is written. `log_bytes`: the file after this step. `whole_state_bytes`: the
-    file of a saver that writes the whole state. `raw_bytes`: the messages alone.
+    `depths`: deltas to fold for the state at this step. `snapshots`: the records, counted from 1,
+    that are snapshots; a bare log has one record a step. `log_bytes`: the file after this step.
+    `whole_state_bytes`: the file of a saver that writes the whole state. `raw_bytes`: the messages
+    alone.
     """
 
     request: GrowthRequest
@@ -93,7 +114,7 @@ class Growth:
 
 def simulate(request: GrowthRequest) -> Growth:
     """Go through the steps, asking the policy at each. 3,000 steps take a few milliseconds."""
-    size = request.message_bytes
+    size, beside = request.message_bytes, request.bookkeeping
     depth = delta_bytes = 0
     addresses = unpacked = 0
     file_bytes = float(EMPTY_FILE_BYTES)
@@ -102,27 +123,32 @@ def simulate(request: GrowthRequest) -> Growth:
     snapshots: list[int] = []
     log: list[int] = []
     whole_state: list[int] = []
-    for items in range(request.steps):  # the state before this step has `items` messages
+    for n in range(beside.opening_records + request.steps):
+        before = max(0, n - beside.opening_records)  # messages in the parent's state
+        brings = n >= beside.opening_records  # a message
+        items = before + brings
         chain = Chain(
             depth=depth + 1,
-            delta_bytes=delta_bytes + size + DELTA_EXTRA_BYTES + request.bookkeeping_bytes,
-            snapshot_bytes=_snapshot_bytes(request, items, addresses),
+            delta_bytes=delta_bytes + brings * size + DELTA_EXTRA_BYTES + beside.delta_bytes,
+            snapshot_bytes=_snapshot_bytes(request, before, addresses),
         )
-        addresses += 1
-        unpacked += min(items, 1)  # the first message lies in the first record itself
-        file_bytes += size + ROW_OF_A_STEP_BYTES + ROW_OF_A_WRITE_BYTES
-        if items == 0 or request.policy.wants_snapshot(chain):
+        addresses += brings
+        unpacked += brings and n > 0  # in a bare log, the first record itself holds a message
+        file_bytes += ROW_OF_A_STEP_BYTES + brings * (size + ROW_OF_A_WRITE_BYTES)
+        if n == 0 or request.policy.wants_snapshot(chain):
             depth = delta_bytes = 0
-            snapshots.append(items + 1)
+            snapshots.append(n + 1)
             if unpacked >= PACK_AT_LEAST:
                 addresses += 1 - unpacked
                 file_bytes -= unpacked * (ROW_OF_A_WRITE_BYTES - PACKED_WRITE_BYTES)
                 unpacked = 0
             stored = addresses * STORED_ADDRESS_BYTES
-            file_bytes += (items + 1) * size if request.policy.self_contained else stored
+            file_bytes += items * size if request.policy.self_contained else stored
         else:
             depth, delta_bytes = chain.depth, chain.delta_bytes
-        whole += (items + 1) * size + WHOLE_STATE_EXTRA_BYTES
+        whole += items * size + WHOLE_STATE_EXTRA_BYTES
+        if not brings:
+            continue
         depths.append(depth)
         # Space that a pack has freed is used again; the file itself does not shrink.
         log.append(max(round(file_bytes), log[-1] if log else 0))
@@ -145,4 +171,5 @@ def _snapshot_bytes(request: GrowthRequest, items: int, addresses: int) -> int:
     content = items * request.message_bytes
     if not request.policy.self_contained:
         content = min(content, addresses * ADDRESS_BYTES)
-    return len(request.name) + SNAPSHOT_EXTRA_BYTES + content
+    extra = SNAPSHOT_EXTRA_BYTES + request.bookkeeping.snapshot_bytes
+    return len(request.name) + extra + content

@@ -185,7 +185,7 @@ def tradeoff(
         one.set_xlim(0, max([*ends, *numbers, 1e-9]) * 1.3)
         if as_bytes:
             byte_ticks(one.xaxis)
-        one.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        one.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=column.endswith("_count")))
         one.set_yticks(places, rows if i == 0 else [""] * len(rows))
         one.grid(visible=False, axis="y")
         one.set_xlabel(said, fontsize=TEXT_PT)

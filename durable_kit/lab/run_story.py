@@ -131,8 +131,9 @@ class RunStory:
         if self.stored_step is None:
             said = "The database knew nothing of the run."
         return (
-            f"Killed after {self.executed_steps} executed super-steps, {self.lost_steps} of them "
-            f"lost. {said} The second process ran {again} again. The book has "
+            f"Nodes had worked in {_counted(self.executed_steps, 'super-step')} before the kill; "
+            f"in {self.lost_steps} of them nothing was stored. {said} The second process ran "
+            f"{again} again. The book has "
             f"{_counted(self.charges, 'charge')} and "
             f"{_counted(len(self.book) - self.charges, 'e-mail')}."
         )

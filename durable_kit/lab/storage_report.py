@@ -21,6 +21,9 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
 
+JUDGED_FROM_STEPS = 1000
+"""In a shorter run the fixed costs (an empty database, the first pages) hide what is asked."""
+
 PACKAGES = (
     "durable-kit",
     "langgraph",
@@ -104,15 +107,26 @@ class Environment:
 
 @dataclass(frozen=True)
 class Bar:
-    """One thing that the kit asks of its saver: the measured value must not exceed the limit."""
+    """One thing that the kit asks of its saver: the measured value must not exceed the limit.
+
+    `too_few`: of what there was too little to judge, "steps" or "kills"; "" if there was enough.
+    """
 
     what: str
     value: float
     limit: float
+    too_few: str = ""
 
     @property
-    def holds(self) -> bool:
-        return self.value <= self.limit
+    def holds(self) -> bool | None:
+        """None where there was too little to judge."""
+        return None if self.too_few else self.value <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        if self.too_few:
+            return f"too few {self.too_few} to judge"
+        return "ok" if self.holds else "MISSED"
 
 
 @dataclass(frozen=True)
@@ -148,8 +162,7 @@ class Report:
         bars = self.bars()
         if bars:
             rows = [
-                [bar.what, f"{bar.value:.2f}", f"<= {bar.limit:g}", "ok" if bar.holds else "MISSED"]
-                for bar in bars
+                [bar.what, f"{bar.value:.2f}", f"<= {bar.limit:g}", bar.verdict] for bar in bars
             ]
             parts.append(_table(["what is asked of DeltaSaver", "measured", "bar", ""], rows))
         parts += [f"{f.label}: not measured ({f.during}): {f.reason}" for f in self.failures]
@@ -194,8 +207,9 @@ def _bars_of(case: Case, messages: str) -> list[Bar]:
         (f"history {at}, time over SqliteSaver", case.history_ratio, 0.3),
         (f"history {at}, peak memory over SqliteSaver", case.history_peak_ratio, 0.1),
     ]
+    too_few = "steps" if case.steps < JUDGED_FROM_STEPS else ""
     return [
-        Bar(what, value.median if isinstance(value, Spread) else value, limit)
+        Bar(what, value.median if isinstance(value, Spread) else value, limit, too_few)
         for what, value, limit in asked
         if value is not None
     ]

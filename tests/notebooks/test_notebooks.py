@@ -79,6 +79,28 @@ def test_a_solution_that_leaves_an_exercise_open_does_not_pass() -> None:
     assert any("CheckFailed" in finding.text for finding in outcome.findings)
 
 
+def test_the_button_check_again_works_after_the_lesson_has_cleaned_up() -> None:
+    """Run All ends with the lesson's folder gone, and the button is pressed after that."""
+    lesson = _read(FOLDER / "00_start_here.ipynb")
+    cells = {cell.id: cell for cell in lesson.cells}
+    press = nbformat.v4.new_code_cell(PRESS_CHECK_AGAIN, id="press-check-again")
+    lesson.cells = [*(cells[i] for i in ("setup", "check-the-machine", "clean-up")), press]
+    outcome = execute(lesson, folder=FOLDER, limits=Limits(cell_s=120, notebook_s=180))
+    assert [str(finding) for finding in outcome.findings] == []
+
+
+PRESS_CHECK_AGAIN = """
+import gc
+
+[panel] = [one for one in gc.get_objects() if isinstance(one, EnvironmentPanel)]
+panel.run_button.click()
+assert panel.wait(100)
+assert panel.last_error is None, panel.last_error
+assert panel.last_result
+assert "FileNotFoundError" not in panel.area.value, panel.area.value
+"""
+
+
 @pytest.mark.parametrize("lesson", LESSONS, ids=_id)
 def test_the_lines_to_take_home_run_in_a_plain_script(lesson: Path, tmp_path: Path) -> None:
     [cell] = [cell for cell in _read(lesson).cells if cell.id == "use-it-in-your-project"]
@@ -96,6 +118,7 @@ def test_the_lines_to_take_home_run_in_a_plain_script(lesson: Path, tmp_path: Pa
 @pytest.mark.parametrize("path", ALL, ids=_id)
 def test_no_way_leads_to_a_lesson_that_is_not_there(path: Path) -> None:
     text = "\n".join(cell.source for cell in _read(path).cells)
+    text = re.sub(r"\d\d \(to come\)", "", text)
     named = set(re.findall(r"lesson (\d\d)", text))
     for way in re.findall(r"(?:Before|After): ([^.]*)\.", text):
         named |= set(re.findall(r"\d\d", way))

@@ -17,6 +17,7 @@ from durable_kit.lab.run_story import (
     LOST,
     POINTS,
     STORED,
+    Mark,
     RunRequest,
     RunStory,
     tell,
@@ -65,6 +66,10 @@ def test_of_two_branches_only_the_one_that_was_not_stored_runs_again() -> None:
     assert (story.next, set(story.tasks)) == (("discount",), {"stock", "discount"})
     assert story.repeated == ("discount",)
     assert "stock" not in fates(story, 2)
+    # A super-step in flight is not called executed.
+    assert story.sentence().startswith(
+        "Nodes had worked in 2 super-steps before the kill; in 0 of them nothing was stored."
+    )
 
 
 def test_a_branch_whose_writes_are_stored_does_not_run_again_although_the_checkpoint_is_lost() -> (
@@ -131,6 +136,20 @@ def test_the_picture_shows_both_processes_and_is_the_same_for_the_same_story(
     assert "2 charges for one order" in shown
     assert 'alt="Timeline of one run. Process 1 executed prepare (stored)' in shown
     assert shown.count("<td") > 20, "the runs and the book are there as tables"
+
+
+def test_writes_and_checkpoints_of_the_same_moment_do_not_hide_each_other(
+    twice_charged: RunStory,
+) -> None:
+    """Stored by two OS threads, often within a millisecond: each kind has a lane of its own."""
+    marks = tuple(Mark(1, 5.0, what) for what in ("writes", "checkpoint", "charge"))
+    figure = crash_plots.run_timeline(replace(twice_charged, bars=(), marks=marks))
+    lanes = {
+        line.get_marker(): line.get_ydata()[0]
+        for line in figure.axes[0].lines
+        if len(line.get_xdata()) == 1 and line.get_xdata()[0] == 5.0
+    }
+    assert len(set(lanes.values())) == len(lanes) == 3
 
 
 def test_every_fate_has_its_own_look(twice_charged: RunStory) -> None:

@@ -17,11 +17,12 @@ import pytest
 
 from durable_kit.cli.doctor import Check
 from durable_kit.lab.damage import Flip
-from durable_kit.lab.growth_model import simulate
+from durable_kit.lab.growth_model import LANGGRAPH, GrowthRequest, simulate
 from durable_kit.lab.widgets.base import Cancelled, Job, Panel
 from durable_kit.lab.widgets.damage import DamagePanel
 from durable_kit.lab.widgets.environment import EnvironmentPanel, checks_html
 from durable_kit.lab.widgets.growth import GrowthDrawing, GrowthPanel
+from durable_kit.storage.snapshot_policy import EveryN
 
 
 class Slow(Panel[int, int]):
@@ -279,7 +280,7 @@ def growth() -> Iterator[GrowthPanel]:
 
 def test_the_default_is_there_before_anybody_touches_a_slider(growth: GrowthPanel) -> None:
     assert growth.area.value == growth.static_default()
-    assert 'alt="Modelled: 200 steps of 380 bytes, SizeRatio(8)' in growth.area.value
+    assert 'alt="Modelled: 200 steps of 380 bytes, SizeRatio(32)' in growth.area.value
 
 
 def test_a_moved_slider_gives_another_figure(growth: GrowthPanel) -> None:
@@ -297,6 +298,17 @@ def test_a_moved_slider_gives_another_figure(growth: GrowthPanel) -> None:
     growth.reset_button.click()
     assert growth.wait()
     assert _picture(growth.area.value) == _picture(before)
+
+
+def test_a_hundred_teeth_are_drawn_thinner_than_ten() -> None:
+    drawing = GrowthDrawing()
+    widths = []
+    for n in (300, 30):  # 10 and 100 snapshots in 3,000 steps
+        figure = drawing.show(simulate(GrowthRequest(3000, 380, EveryN(n), bookkeeping=LANGGRAPH)))
+        [line], [area] = figure.axes[1].lines, figure.axes[1].collections
+        widths.append(line.get_linewidth())
+        assert list(area.get_linewidth()) == [0], "an edge of its own fills what lies between"
+    assert widths == [1.2, 0.25]
 
 
 def test_a_new_figure_takes_less_than_a_third_of_a_second(growth: GrowthPanel) -> None:

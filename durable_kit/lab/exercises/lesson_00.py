@@ -53,6 +53,17 @@ def _check_safe_charge(answer: Any) -> str | None:
         answer(Ledger(ledger.path), "order-1", 500)  # as after a restart: nothing is in memory
         if _charges(ledger, "order-1") != 1:
             return "after a restart order-1 was charged again; only the bank knows what was done."
+        ledger.append({"charge": "order-3", "amount_cents": 500})  # by a process that then died
+        answer(ledger, "order-3", 500)
+        if _charges(ledger, "order-3") != 1:
+            return (
+                "a process charged order-3 and died, and after its restart order-3 was charged "
+                "again; what you remember is gone by then, so ask the ledger."
+            )
+        other = Ledger(Path(folder) / "another-bank.jsonl")
+        answer(other, "order-1", 500)
+        if _charges(other, "order-1") != 1:
+            return "order-1 was not charged in another, empty ledger; a memory of yours said no."
     return None
 
 

@@ -15,12 +15,11 @@ from matplotlib.ticker import MaxNLocator
 
 from durable_kit.lab import figure_style as style
 from durable_kit.lab.figure_style import human_bytes
-from durable_kit.lab.growth_model import Growth, GrowthRequest, policy_of, simulate
+from durable_kit.lab.growth_model import LANGGRAPH, Growth, GrowthRequest, policy_of, simulate
 from durable_kit.lab.plots import figure_html
 from durable_kit.lab.widgets.base import Job, Panel
 from durable_kit.storage.snapshot_policy import EveryN, SizeRatio
 
-LANGGRAPH_BOOKKEEPING_BYTES = 30
 KINDS = ("SizeRatio", "EveryN")
 
 
@@ -70,9 +69,10 @@ class GrowthDrawing:
             line.set_data(steps, values)
             line.set_markevery(marks)
         self._depths.set_data(steps, growth.depths)
+        self._depths.set_linewidth(tooth_line_pt(len(growth.snapshots)))
         self._area.remove()
         self._area = self._right.fill_between(
-            steps, growth.depths, step="mid", alpha=0.25, color=style.COLOURS[1]
+            steps, growth.depths, step="mid", alpha=0.2, color=style.COLOURS[1], linewidth=0
         )
         for axes in (self._left, self._right):
             axes.relim()
@@ -96,6 +96,11 @@ class GrowthDrawing:
         )
 
 
+def tooth_line_pt(teeth: int) -> float:
+    """The width of a line of so many teeth, so that there is white between them."""
+    return min(1.2, max(0.25, 24 / teeth))
+
+
 def growth_alt(growth: Growth) -> str:
     """The figure in words, for who does not see it."""
     return (
@@ -116,7 +121,9 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
         self.kind = ipywidgets.Dropdown(
             options=KINDS, value="SizeRatio", description="policy", style=_WIDE
         )
-        self.ratio = _slider(ipywidgets.FloatSlider, "SizeRatio: ratio", 8.0, 0.1, 16.0, 0.1)
+        self.ratio = _slider(
+            ipywidgets.FloatSlider, "SizeRatio: ratio", SizeRatio().ratio, 0.1, 64.0, 0.1
+        )
         self.every = _slider(ipywidgets.IntSlider, "EveryN: n", 50, 1, 500, 1)
         self.self_contained = ipywidgets.Checkbox(
             value=False,
@@ -147,7 +154,7 @@ class GrowthPanel(Panel[GrowthRequest, Growth]):
             self.steps.value,
             self.message_bytes.value,
             policy_of(self.kind.value, knob, self_contained=self.self_contained.value),
-            bookkeeping_bytes=LANGGRAPH_BOOKKEEPING_BYTES,
+            bookkeeping=LANGGRAPH,
         )
 
     def work(self, request: GrowthRequest, job: Job) -> Growth:
