@@ -72,6 +72,9 @@ def test_no_message_metadata_or_error_is_readable_on_the_disk(
             secrets(saver)
             saver.compact("t")
             content = b"".join(file.read_bytes() for file in folder.iterdir())
+            with saver.database.read() as tx:  # the comments of the schema are no secret
+                for (statement,) in tx.rows("SELECT sql FROM sqlite_master WHERE sql <> ''"):
+                    content = content.replace(statement.encode(), b"")
         readable = SECRET.encode() in content
         assert readable == (used is None), name
         if used is not None:

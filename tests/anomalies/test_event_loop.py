@@ -91,6 +91,7 @@ CALLS: dict[str, Callable[[DeltaSaver], Any]] = {
         saver.get_delta_channel_history(config=newest(saver), channels=["messages"])
     ),
     "threads": lambda saver: list(saver.threads()) == [("told", "")],
+    "positions": lambda saver: [one.thread_id for one in saver.positions()] == ["told"],
     "records": lambda saver: len(list(saver.records("told"))) == 3,
     "stats": lambda saver: saver.stats("told"),
     "verify": lambda saver: saver.verify("told").ok,
@@ -142,7 +143,7 @@ def test_no_sync_method_is_left_out_of_the_calls() -> None:
 
 
 def test_every_async_method_works_from_a_coroutine(saver: DeltaSaver) -> None:
-    sync_only = {"threads", "records", "stats", "verify", "compact", "recover"}
+    sync_only = {"threads", "positions", "records", "stats", "verify", "compact", "recover"}
     sync_only |= {"get_next_version", "with_allowlist", "close"}
     told: set[str] = set()
 
