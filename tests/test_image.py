@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from durable_kit.storage.codec import Codec
 from durable_kit.storage.delta import BrokenDelta, Delta
-from durable_kit.storage.image import SMALL, Value, full_size, snapshot_size
+from durable_kit.storage.image import SMALL, Part, Value, full_size, snapshot_size
 from durable_kit.storage.runs import BODY, LOST, Address, Runs
 
 CODEC = Codec()
@@ -153,6 +153,69 @@ def test_growing_a_list_copies_nothing_and_leaves_the_shorter_view_as_it_was() -
     assert len({id(state._buffer) for state in states}) == 1
     for n, state in enumerate(states, 1):
         assert decoded(state) == [f"m{k}" for k in range(1, n + 1)]
+
+
+LONG = [{"id": n, "text": "x" * 900} for n in range(200)]
+
+
+def in_parts(counts: list[int]) -> Value:
+    """LONG in four parts of fifty items, as a snapshot gives it back."""
+    parts: list[Part] = [CODEC.encode(LONG[at : at + 50])[3:] for at in range(0, 200, 50)]
+    return Value.from_parts("list", parts, 200, Runs(), counts)
+
+
+@pytest.mark.parametrize(("counts", "pieces"), [([50] * 4, 4), ([], 1)])
+def test_a_long_list_is_decoded_in_pieces_where_it_is_known_to_be_cut(
+    counts: list[int], pieces: int
+) -> None:
+    calls: list[int] = []
+
+    def decode(*parts: Any) -> Any:
+        calls.append(sum(map(len, parts)))
+        return CODEC.decode(*parts)
+
+    value = in_parts(counts).after(Delta("append", CODEC.encode("last"), items=1), Runs())
+    assert value.decode(decode) == [*LONG, "last"]
+    assert len(calls) in (pieces, pieces + 1)
+    assert value.encoded() == CODEC.encode([*LONG, "last"])
+
+
+def test_counts_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(ValueError, match="199 items"):
+        in_parts([50, 50, 50, 49])
+
+
+def test_the_items_of_each_run_are_known_until_a_change_in_the_middle() -> None:
+    value = value_of([])
+    for n, item in enumerate(LONG):
+        new = CODEC.encode(item)
+        runs = Runs.at(Address(n, 0, 0, len(new)))
+        value = value.after(Delta("append", new, items=1), runs)
+    assert value.counts() == [1] * 200
+    edited = [*LONG[:100], {"id": 100}, *LONG[101:]]
+    delta = value.change_to(CODEC.encode(edited))
+    assert delta is not None
+    assert delta.op == "splice"
+    spliced = value.after(delta, Runs.at(Address(200, BODY, 0, len(delta.new))))
+    assert spliced.counts() == []
+    assert decoded(spliced) == edited
+
+
+def test_growth_that_was_withdrawn_leaves_the_buffer_to_the_next() -> None:
+    base = value_of(["m1"]).after(Delta("append", CODEC.encode("m2"), items=1), Runs())
+    early = base.after(Delta("append", CODEC.encode("early"), items=1), Runs())
+    early.withdraw(base)
+    late = base.after(Delta("append", CODEC.encode("late"), items=1), Runs())
+    assert late._buffer is base._buffer
+    assert [decoded(view) for view in (base, late)] == [["m1", "m2"], ["m1", "m2", "late"]]
+
+
+def test_growth_that_somebody_has_built_on_is_not_withdrawn() -> None:
+    base = value_of(["m1"])
+    early = base.after(Delta("append", CODEC.encode("m2"), items=1), Runs())
+    later = early.after(Delta("append", CODEC.encode("m3"), items=1), Runs())
+    early.withdraw(base)
+    assert decoded(later) == ["m1", "m2", "m3"]
 
 
 def test_a_second_branch_gets_a_buffer_of_its_own() -> None:

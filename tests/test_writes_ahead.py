@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from durable_kit import DeltaSaver
-from durable_kit.storage import checkpoint_log, queue_order
+from durable_kit.storage import checkpoint_log
 from durable_kit.storage.record import thread_key
 from tests.anomalies.graphs import thread
 from tests.anomalies.kill_worker import state_of, write_next, writes_of
@@ -50,11 +50,9 @@ def test_a_checkpoint_that_was_awaited_is_appended_at_the_first_try(
         assert saver.verify("first").ok
 
 
-def test_writes_let_a_checkpoint_that_is_on_its_way_go_first(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_order, "AT_MOST_S", 30.0)
+def test_writes_let_a_checkpoint_that_is_on_its_way_go_first(database_url: str) -> None:
     with DeltaSaver.open(database_url) as saver:
+        saver._log._order.at_most_s = 30.0
         write_next(saver, "first")
         ahead: Any = thread("first")
         ahead["configurable"]["checkpoint_id"] = "1ef5"
@@ -68,12 +66,9 @@ def test_writes_let_a_checkpoint_that_is_on_its_way_go_first(
         assert not late.is_alive()
 
 
-def test_writes_that_no_checkpoint_follows_do_not_wait_for_one(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_order, "AT_MOST_S", 30.0)
-    monkeypatch.setattr(queue_order, "GRACE_S", 0.0)
+def test_writes_that_no_checkpoint_follows_do_not_wait_for_one(database_url: str) -> None:
     with DeltaSaver.open(database_url) as saver:
+        saver._log._order.at_most_s, saver._log._order.grace_s = 30.0, 0.0
         write_next(saver, "first")
         alone: Any = thread("first")
         alone["configurable"]["checkpoint_id"] = "1ef6"

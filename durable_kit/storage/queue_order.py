@@ -8,7 +8,7 @@ the same time, to different OS threads, and checkpoints wait for each other:
 
 The writes are of no use before their checkpoint: a crash in between leaves the state of 7. Stored
 early they only make the queue longer, twice. So they wait, as long as checkpoints of their thread
-keep coming in this process: `GRACE_S` after the last one, and after `AT_MOST_S` in any case, they
+keep coming in this process: `grace_s` after the last one, and after `at_most_s` in any case, they
 are stored without. Writes in a thread of which no checkpoint came here do not wait at all.
 
 Left out: an order between processes. There the row that awaits the checkpoint is the answer.
@@ -22,8 +22,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-GRACE_S = 0.01  # between the end of one checkpoint and the begin of the next, in LangGraph
-AT_MOST_S = 0.25
 _THREADS, _RECENT = 64, 32
 
 
@@ -39,9 +37,15 @@ class _Lane:
 
 
 class QueueOrder:
-    """Who goes first, thread by thread. Safe from any OS thread."""
+    """Who goes first, thread by thread. Safe from any OS thread.
 
-    def __init__(self) -> None:
+    `grace_s`: what LangGraph takes between the end of one checkpoint and the begin of the next.
+    `at_most_s`: how long writes wait in any case.
+    """
+
+    def __init__(self, *, grace_s: float = 0.01, at_most_s: float = 0.25) -> None:
+        self.grace_s = grace_s
+        self.at_most_s = at_most_s
         self._changed = threading.Condition()
         self._lanes: OrderedDict[int, _Lane] = OrderedDict()
 
@@ -68,11 +72,11 @@ class QueueOrder:
         lane = self._lanes.get(key)
         if lane is None or checkpoint_id in lane.recent:
             return
-        give_up_s = time.perf_counter() + AT_MOST_S
+        give_up_s = time.perf_counter() + self.at_most_s
         with self._changed:
             while checkpoint_id not in lane.recent:
                 now_s = time.perf_counter()
-                until_s = give_up_s if lane.going else min(give_up_s, lane.last_s + GRACE_S)
+                until_s = give_up_s if lane.going else min(give_up_s, lane.last_s + self.grace_s)
                 if now_s >= until_s:
                     return
                 self._changed.wait(until_s - now_s)

@@ -45,7 +45,10 @@ class Slow(Panel[int, int]):
     def work(self, request: int, job: Job) -> int:
         self.asked.append(request)
         while not self.go_on.wait(0.005):
-            job.progress(1, 2, "waiting")
+            if request == 14 and job.cancelled.is_set():
+                raise RuntimeError("the process that it waited for was ended")
+            if request != 14:
+                job.progress(1, 2, "waiting")
         if request == 13:
             raise ValueError("thirteen is not allowed\nand a second line")
         return request
@@ -121,6 +124,14 @@ def test_cancel_keeps_the_last_good_result(slow: Slow) -> None:
     assert slow.wait()
     assert (slow.last_result, slow.area.value, slow.status.value) == (1, "<b>1</b>", "cancelled")
     assert slow.last_error is None
+
+
+def test_what_a_cancelled_work_stumbles_over_is_no_failure(slow: Slow) -> None:
+    slow.slider.value = 14
+    slow.run_button.click()
+    slow.cancel_button.click()
+    assert slow.wait()
+    assert (slow.status.value, slow.last_error, slow.error.value) == ("cancelled", None, "")
 
 
 def test_an_error_is_one_sentence_with_its_traceback_folded_and_the_last_result_stays(

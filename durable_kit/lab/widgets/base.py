@@ -13,7 +13,7 @@ So a `Panel` does its work in one thread of its own, and one lock guards what is
 
     refresh()   live controls: the newest request waits, one that was waiting before is dropped
     start()     buttons: ignored while a run is active
-    cancel()    sets `job.cancelled`; the work looks at it and raises `Cancelled`
+    cancel()    sets `job.cancelled`; the work looks at it and raises `Cancelled`, or anything
     reset()     as it was at first; the result of a run that is still going is thrown away
     close()     no handler and no widget is left; closing twice is harmless
 
@@ -253,7 +253,8 @@ class Panel(Generic[Request, Result]):
         except Cancelled:
             pass
         except Exception as raised:
-            error = raised
+            # What a cancelled work stumbles over, a process that was ended for one, is no failure.
+            error = None if job.cancelled.is_set() else raised
         with self._lock:
             if generation != self._generation or self._waiting is not None:
                 return  # somebody has asked for something newer, or for nothing

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from durable_kit.crash.child import ChildFailed
 from durable_kit.lab import plots
 from durable_kit.lab.crash_demo import LANES, STEPS, CrashStory, run_crash
-from durable_kit.lab.widgets.base import Cancelled, Job, Panel
+from durable_kit.lab.widgets.base import Job, Panel
 
 
 def story_alt(story: CrashStory) -> str:
@@ -58,15 +57,10 @@ class CrashPanel(Panel[Literal["crash"], CrashStory]):
         return "crash"
 
     def work(self, request: Literal["crash"], job: Job) -> CrashStory:
-        try:
-            return run_crash(
-                on_progress=lambda done, what: job.progress(done, STEPS, what),
-                cancelled=job.cancelled,
-            )
-        except ChildFailed:
-            if job.cancelled.is_set():
-                raise Cancelled from None
-            raise
+        return run_crash(
+            on_progress=lambda done, what: job.progress(done, STEPS, what),
+            cancelled=job.cancelled,
+        )
 
     def render(self, result: CrashStory) -> str:
         return story_html(result)

@@ -11,12 +11,11 @@ import html
 
 import ipywidgets
 
-from durable_kit.crash.child import ChildFailed
 from durable_kit.lab import plots
 from durable_kit.lab.effect_trials import IN_DOUBT, LOST, ONCE, POINTS, TWICE, Way
 from durable_kit.lab.payment_story import LANES, STEPS, PaymentRequest, PaymentStory, tell
 from durable_kit.lab.tables import words_html
-from durable_kit.lab.widgets.base import Cancelled, Job, Panel
+from durable_kit.lab.widgets.base import Job, Panel
 
 ABILITIES = (
     ("knows idempotency keys", "key"),
@@ -100,16 +99,11 @@ class PaymentPanel(Panel[PaymentRequest, PaymentStory]):
         return PaymentRequest(way, self.ability.value, self.point.value)
 
     def work(self, request: PaymentRequest, job: Job) -> PaymentStory:
-        try:
-            return tell(
-                request,
-                on_progress=lambda done, what: job.progress(done, STEPS, what),
-                cancelled=job.cancelled,
-            )
-        except ChildFailed:
-            if job.cancelled.is_set():
-                raise Cancelled from None
-            raise
+        return tell(
+            request,
+            on_progress=lambda done, what: job.progress(done, STEPS, what),
+            cancelled=job.cancelled,
+        )
 
     def render(self, result: PaymentStory) -> str:
         return story_html(result)

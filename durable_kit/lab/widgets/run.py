@@ -10,10 +10,9 @@ import html
 
 import ipywidgets
 
-from durable_kit.crash.child import ChildFailed
 from durable_kit.lab import crash_plots, plots
 from durable_kit.lab.run_story import POINTS, STEPS, RunRequest, RunStory, tell
-from durable_kit.lab.widgets.base import Cancelled, Job, Panel
+from durable_kit.lab.widgets.base import Job, Panel
 
 KEYS = {
     "no idempotency key": "none",
@@ -96,16 +95,11 @@ class RunPanel(Panel[RunRequest, RunStory]):
         )
 
     def work(self, request: RunRequest, job: Job) -> RunStory:
-        try:
-            return tell(
-                request,
-                on_progress=lambda done, what: job.progress(done, STEPS, what),
-                cancelled=job.cancelled,
-            )
-        except ChildFailed:
-            if job.cancelled.is_set():
-                raise Cancelled from None
-            raise
+        return tell(
+            request,
+            on_progress=lambda done, what: job.progress(done, STEPS, what),
+            cancelled=job.cancelled,
+        )
 
     def render(self, result: RunStory) -> str:
         return run_html(result)
