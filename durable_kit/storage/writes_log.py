@@ -59,6 +59,15 @@ class Write:
     value: Any
 
 
+def _settled(writes: Sequence[Write]) -> list[Write]:
+    """One write a slot: what would be left if these were stored one after the other."""
+    settled: dict[int, Write] = {}
+    for write in writes:
+        if write.slot < 0 or write.slot not in settled:
+            settled[write.slot] = write
+    return list(settled.values())
+
+
 class WritesLog(LogReader):
     """Append what tasks wrote to the logs of one database, and read them."""
 
@@ -95,7 +104,8 @@ class WritesLog(LogReader):
         Raises `UnstorableValue` before anything is written.
         """
         encoded = [
-            (write.slot, write.name, self.codec.encode(write.name, write.value)) for write in writes
+            (write.slot, write.name, self.codec.encode(write.name, write.value))
+            for write in _settled(writes)
         ]
         if not encoded:
             return

@@ -102,6 +102,18 @@ def special_writes_are_replaced_one_by_one(make_saver: MakeSaver) -> None:
     assert len(found) == len(kinds)
 
 
+def a_special_write_twice_in_one_call_keeps_the_last(make_saver: MakeSaver) -> None:
+    """Also where the last equals what was stored before, so that only the first is a change."""
+    line = Line(make_saver())
+    at = line.put({"log": []})
+    line.write(at, (ERROR, "one"), (ERROR, "two"), task="t")
+    assert line.read(at).pending_writes == [("t", ERROR, "two")]
+    line.write(at, (ERROR, "three"), (ERROR, "two"), task="t")
+    assert line.read(at).pending_writes == [("t", ERROR, "two")]
+    line.write(at, (ERROR, "three"), (INTERRUPT, "ask"), (ERROR, "four"), task="t")
+    assert line.read(at).pending_writes == [("t", INTERRUPT, "ask"), ("t", ERROR, "four")]
+
+
 def special_writes_never_push_out_regular_ones(make_saver: MakeSaver) -> None:
     """Two results, then the interrupt marker, then the resume marker, then all in one call."""
     line = Line(make_saver())
@@ -245,6 +257,7 @@ CLAUSES = [
     text_orders_by_code_point_and_not_by_a_language,
     regular_writes_stay_as_the_first_success_left_them,
     special_writes_are_replaced_one_by_one,
+    a_special_write_twice_in_one_call_keeps_the_last,
     special_writes_never_push_out_regular_ones,
     each_task_keeps_its_own_special_writes,
     writes_may_arrive_before_their_checkpoint,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -454,8 +454,7 @@ def run_stories(url: str, *, stories: int, steps: int, **settings_of_saver: Any)
         settings=settings(
             max_examples=stories,
             stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
+            phases=[phase for phase in Phase if phase is not Phase.shrink],  # it takes minutes
             suppress_health_check=list(HealthCheck),
         ),
     )
