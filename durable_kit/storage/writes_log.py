@@ -22,7 +22,7 @@ from durable_kit import crash_point
 from durable_kit.clock import Clock, SystemClock
 from durable_kit.storage.database import Database
 from durable_kit.storage.log_reader import LogReader
-from durable_kit.storage.materialize import pending
+from durable_kit.storage.materialize import PendingWrite, pending
 from durable_kit.storage.namespaces import hold_back
 from durable_kit.storage.queue_order import QueueOrder
 from durable_kit.storage.record import (
@@ -131,7 +131,7 @@ class WritesLog(LogReader):
                     if count:
                         stored = list(rows.writes([sequence], {sequence: count}))
                         previous = stored[-1].checksum
-                        encoded = self._not_yet(stored, pack_id(task_id), encoded)
+                        encoded = self._not_yet(stored, task_id, task_path, encoded)
                     if not encoded:
                         return
                     rows.count_writes(sequence, count + 1)
@@ -185,19 +185,24 @@ class WritesLog(LogReader):
         return record.sequence
 
     def _not_yet(
-        self, stored: Sequence[WriteRecord], task_id: bytes, encoded: list[tuple[int, str, bytes]]
+        self,
+        stored: Sequence[WriteRecord],
+        task_id: str,
+        task_path: str,
+        encoded: list[tuple[int, str, bytes]],
     ) -> list[tuple[int, str, bytes]]:
         """Those of `encoded` that change what the task has stored so far."""
         mine = [
             (record, header_of(record.body), blob_of(record.body))
             for record in stored
-            if record.task_id == task_id
+            if record.task_id == pack_id(task_id)
         ]
-        taken = {write.slot: write.encoded for write in pending(mine)}
+        taken = {write.slot: write for write in pending(mine)}
         return [
             (slot, name, data)
             for slot, name, data in encoded
-            if slot not in taken or (slot < 0 and taken[slot] != data)
+            if slot not in taken
+            or (slot < 0 and taken[slot] != PendingWrite(task_id, task_path, slot, name, data))
         ]
 
     def _remember_writes(

@@ -114,6 +114,16 @@ def a_special_write_twice_in_one_call_keeps_the_last(make_saver: MakeSaver) -> N
     assert line.read(at).pending_writes == [("t", INTERRUPT, "ask"), ("t", ERROR, "four")]
 
 
+def a_special_write_takes_its_path_along(make_saver: MakeSaver) -> None:
+    """The path decides the order, so the same value under another path is another write."""
+    line = Line(make_saver())
+    at = line.put({"log": []})
+    line.write(at, (ERROR, "e"), task="t1", path="a")
+    line.write(at, ("log", "x"), task="t2", path="b")
+    line.write(at, (ERROR, "e"), task="t1", path="c")
+    assert line.read(at).pending_writes == [("t2", "log", "x"), ("t1", ERROR, "e")]
+
+
 def special_writes_never_push_out_regular_ones(make_saver: MakeSaver) -> None:
     """Two results, then the interrupt marker, then the resume marker, then all in one call."""
     line = Line(make_saver())
@@ -258,6 +268,7 @@ CLAUSES = [
     regular_writes_stay_as_the_first_success_left_them,
     special_writes_are_replaced_one_by_one,
     a_special_write_twice_in_one_call_keeps_the_last,
+    a_special_write_takes_its_path_along,
     special_writes_never_push_out_regular_ones,
     each_task_keeps_its_own_special_writes,
     writes_may_arrive_before_their_checkpoint,
