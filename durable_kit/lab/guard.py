@@ -42,6 +42,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from durable_kit.lab import guard_hooks, learn, plots
+from durable_kit.lab.kernel_client import KernelManager
 
 MARK_VARIABLE = "DURABLE_KIT_GUARD_RUN"
 FIGURE_TAG = "figure"
@@ -193,6 +194,7 @@ class _Run:
             timeout=math.ceil(self.limits.cell_s),
             resources={"metadata": {"path": str(self.folder)}},
             store_widget_state=True,
+            kernel_manager_class=KernelManager,
         )
         where = {"env": self.environment, "stderr": kernel_log, "cwd": str(self.folder)}
         async with client.async_setup_kernel(**where):

@@ -6,6 +6,7 @@ them, and nothing in a healthy notebook.
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
@@ -18,6 +19,7 @@ from nbclient.exceptions import CellExecutionError
 
 from durable_kit.lab.guard import Limits, Outcome, execute, limits_for_this_machine
 from durable_kit.lab.guard_rules import check_rules
+from durable_kit.lab.kernel_client import KernelManager
 
 # name -> (source of a cell, the kinds of which at least one must be found, tags of the cell)
 PLANTED: dict[str, tuple[str, set[str], list[str]]] = {
@@ -276,7 +278,11 @@ def test_a_plain_runner_passes_what_the_guard_finds(tmp_path: Path) -> None:
     assert len(swallowed) >= 12
     notebook = notebook_of(*swallowed)
     try:
-        NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        NotebookClient(
+            notebook,
+            resources={"metadata": {"path": str(tmp_path)}},
+            kernel_manager_class=KernelManager,  # with its own it sometimes waits for ever
+        ).execute()
     except CellExecutionError as error:  # pragma: no cover
         pytest.fail(f"nbclient has learned to see this: {error}")
 
@@ -399,3 +405,24 @@ def test_a_planted_breach_of_a_rule_is_found(plant: Any, complaint: str) -> None
     plant(notebook)
     findings = check_rules(notebook)
     assert any(complaint in str(finding) for finding in findings), findings
+
+
+async def test_a_reply_whose_notice_was_lost_is_read_all_the_same() -> None:
+    """A send may swallow the notice that something has arrived. jupyter_client's own channel then
+    waits for ever; ours looks again."""
+    kernel = KernelManager()
+    await kernel.start_kernel()
+    client: Any = kernel.client()
+    client.start_channels()
+    try:
+        await client.wait_for_ready(timeout=60)
+        waiting = asyncio.ensure_future(client.shell_channel.get_msg())
+        await asyncio.sleep(0)
+        silent = client.shell_channel.socket
+        silent._handle_events = lambda *_: None  # as if the FD never said anything again
+        asked = client.kernel_info()
+        reply = await asyncio.wait_for(waiting, 20)
+        assert reply["parent_header"]["msg_id"] == asked
+    finally:
+        client.stop_channels()
+        await kernel.shutdown_kernel(now=True)
