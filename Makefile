@@ -76,7 +76,7 @@ lab: not-root-by-accident $(VENV)/ready-lab
 	  --LabApp.default_url="/lab$${first:+/tree/$$first}" $(ARGS)
 
 test: $(VENV)/ready-test
-	@"$(PY)" -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@"$(PY)" -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # All three speak, also when the first has found something.
 lint: $(VENV)/ready-lint

@@ -34,6 +34,23 @@ settings.register_profile("kit", deadline=None, print_blob=True, derandomize=IN_
 settings.load_profile("kit")
 
 
+# --------------------------------------------------------------------------- the order
+
+# A file's tests stay in one process. So the files that take longest begin first, or one process
+# would be busy with the last of them for minutes while the others have nothing to do.
+LONGEST = ("test_notebooks.py", "test_lab_in_a_browser.py", "test_saver_contract.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else 9)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: much of a test's time is waiting, for a child, a page,
+    a disk."""
+    return min(5, (os.cpu_count() or 1) + 1)
+
+
 # --------------------------------------------------------------------------- databases
 
 

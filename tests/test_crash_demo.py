@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -29,6 +30,7 @@ from durable_kit.lab.crash_demo import (
     crash_trial,
     run_crash,
 )
+from durable_kit.lab.widgets.base import Job
 from durable_kit.lab.widgets.crash import CrashPanel, story_alt, story_html, summary_html
 from durable_kit.lab.workloads import LEDGER
 
@@ -155,12 +157,30 @@ def test_the_crash_button_shows_a_new_crash(told: tuple[CrashStory, object, Path
         panel.close()
 
 
+class WaitsInTheMiddle(CrashPanel):
+    """The crash button, whose story stops before the second worker until it is told to go on."""
+
+    def __init__(self, story: CrashStory) -> None:
+        super().__init__(story)
+        self.first_is_dead, self.go_on = threading.Event(), threading.Event()
+
+    def work(self, request: Literal["crash"], job: Job) -> CrashStory:
+        def progress(done: int, what: str) -> None:
+            job.progress(done, STEPS, what)
+            if done == 1:
+                self.first_is_dead.set()
+                assert self.go_on.wait(20)
+
+        return run_crash(on_progress=progress, cancelled=job.cancelled)
+
+
 def test_the_cancel_button_ends_the_worker(told: tuple[CrashStory, object, Path]) -> None:
-    panel = CrashPanel(told[0])
+    panel = WaitsInTheMiddle(told[0])
     try:
         panel.run_button.click()
-        time.sleep(0.3)
+        assert panel.first_is_dead.wait(20)
         panel.cancel_button.click()
+        panel.go_on.set()
         assert panel.wait(20)
         assert (panel.last_error, panel.last_result) == (None, None)
         assert panel.status.value == "cancelled"
