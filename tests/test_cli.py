@@ -379,8 +379,8 @@ class TestMeasure:
             assert character, "it ended before two processes were done: " + seen.decode()
             seen += character
         running.send_signal(signal.SIGINT)
-        out, _ = running.communicate(timeout=60)
-        assert running.returncode == 130
+        out, err = running.communicate(timeout=60)
+        assert running.returncode == 130, (seen + err).decode()
         assert out.startswith(b"Measured here")
         assert b"no checkpointer" in out
         assert b"Interrupted" in out

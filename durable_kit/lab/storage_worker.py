@@ -27,6 +27,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -318,36 +319,34 @@ def run_in_child(task: Task, *, timeout_s: float) -> dict[str, Any]:
     The child has its own session, so that Ctrl-C reaches only the parent, which then kills it; and
     it watches its stdin, so that it does not outlive a parent that was killed. Raises WorkerError.
     """
-    child = subprocess.Popen(
-        [sys.executable, "-m", "durable_kit.lab.storage_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    stdin, stdout, stderr = child.stdin, child.stdout, child.stderr
-    assert stdin is not None
-    assert stdout is not None
-    assert stderr is not None
-    watchdog = threading.Timer(timeout_s, child.kill)
-    said: list[str] = []
-    drain = threading.Thread(target=lambda: said.append(stderr.read()), daemon=True)
-    try:
-        watchdog.start()
-        drain.start()
-        stdin.write(task.to_json() + "\n")
-        stdin.flush()  # and left open: it is the line that tells the child we are alive
-        line = stdout.readline()
-        code = child.wait()
-    finally:
-        timed_out = not watchdog.is_alive()
-        watchdog.cancel()
-        child.kill()  # does nothing to a child that has ended
-        child.wait()
-        drain.join()
-        for pipe in (stdin, stdout, stderr):
-            pipe.close()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "durable_kit.lab.storage_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            text=True,
+            start_new_session=True,
+        )
+        stdin, stdout = child.stdin, child.stdout
+        assert stdin is not None
+        assert stdout is not None
+        watchdog = threading.Timer(timeout_s, child.kill)
+        try:
+            watchdog.start()
+            stdin.write(task.to_json() + "\n")
+            stdin.flush()  # and left open: it is the line that tells the child we are alive
+            line = stdout.readline()
+            code = child.wait()
+        finally:
+            timed_out = not watchdog.is_alive()
+            watchdog.cancel()
+            child.kill()  # does nothing to a child that has ended
+            child.wait()
+            for pipe in (stdin, stdout):
+                pipe.close()
+        words.seek(0)
+        said = words.read()
     if line:
         result: dict[str, Any] = json.loads(line)
         if "error" in result:
@@ -355,7 +354,7 @@ def run_in_child(task: Task, *, timeout_s: float) -> dict[str, Any]:
         return result
     if timed_out:
         raise WorkerError(f"stopped after the limit of {timeout_s:g} s")
-    last_words = " ".join("".join(said).split()[-40:])
+    last_words = " ".join(said.split()[-40:])
     raise WorkerError(f"the process ended with code {code} and no result. {last_words}".strip())
 
 
