@@ -41,11 +41,13 @@ import psutil
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from durable_kit.errors import BadInput
 from durable_kit.lab import guard_hooks, learn, plots
 from durable_kit.lab.kernel_client import KernelManager
 
 MARK_VARIABLE = "DURABLE_KIT_GUARD_RUN"
 FIGURE_TAG = "figure"
+PARAMETERS_TAG = "parameters"
 ERROR_MARK = "data-kit-error"
 """An attribute in the HTML of a panel's error area (see `widgets/base.py`)."""
 
@@ -112,12 +114,18 @@ def execute(
     limits: Limits | None = None,
     solutions: bool = False,
     figures: Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run a copy of the notebook in a fresh kernel whose working directory is `folder`.
 
     `solutions`: checks that do not pass raise (see `learn.py`). `figures`: where named figures are
-    saved. Stops at the first cell that fails. No process that the notebook started is left.
+    saved. `parameters`: values for names that the cell tagged `parameters` sets, instead of its
+    own. Stops at the first cell that fails. No process that the notebook started is left.
+
+    Raises `BadInput` for a parameter that the notebook does not have.
     """
+    if parameters:
+        notebook = _with_parameters(notebook, parameters)
     with tempfile.TemporaryDirectory(prefix="kit-guard-", ignore_cleanup_errors=True) as home:
         run = _Run(notebook, folder, Path(home), limits or Limits())
         run.environment[learn.STRICT_VARIABLE] = "1" if solutions else "0"
@@ -297,6 +305,18 @@ class _Run:
         if limit is not None and (self.first_figure_s is None or self.first_figure_s > limit):
             when = "never" if self.first_figure_s is None else f"after {self.first_figure_s:.1f} s"
             self._found("over time", "the first figure", f"{when}; {limit:g} s are allowed")
+
+
+def _with_parameters(notebook: Any, parameters: Mapping[str, Any]) -> Any:
+    """A copy that sets `parameters` right after its own, in the same cell."""
+    changed = nbformat.from_dict(json.loads(json.dumps(notebook)))  # type: ignore[no-untyped-call]
+    cells = [cell for cell in changed.cells if PARAMETERS_TAG in _tags(cell)]
+    own = cells[0].source if cells else ""
+    unknown = [name for name in parameters if not re.search(rf"^{name} =", own, re.MULTILINE)]
+    if unknown:
+        raise BadInput(f"The notebook has no parameters {unknown}; its cell says: {own!r}")
+    cells[0].source = "\n".join([own, *(f"{name} = {v!r}" for name, v in parameters.items())])
+    return changed
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
