@@ -430,10 +430,10 @@ async def test_a_reply_whose_notice_was_lost_is_read_all_the_same() -> None:
 
 
 def test_parameters_replace_the_notebooks_own_and_must_be_there(tmp_path: Path) -> None:
-    notebook = notebook_of("N = 1\nM = 2\n", "print(N, M)")
+    notebook = notebook_of("N = 1\nM = 2", "print(N, M)")
     notebook.cells[0].metadata["tags"] = ["parameters"]
     outcome = execute(notebook, folder=tmp_path, parameters={"N": (3,)})
     assert outcome.notebook.cells[1].outputs[0].text == "(3,) 2\n"
-    assert notebook.cells[0].source == "N = 1\nM = 2\n"
+    assert notebook.cells[0].source == "N = 1\nM = 2"
     with pytest.raises(BadInput, match=r"no parameters \['O'\]"):
         execute(notebook, folder=tmp_path, parameters={"N": 1, "O": 1})
