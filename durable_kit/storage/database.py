@@ -165,8 +165,11 @@ class Database:
         return self._here.tx is not None
 
     @contextmanager
-    def write(self) -> Iterator[Tx]:
+    def write(self, *, linger: bool = False) -> Iterator[Tx]:
         """One write transaction: committed when the block ends, rolled back when it raises.
+
+        `linger`: another one of this process follows almost always; wait about a millisecond for
+        it, so that the two share a commit (SQLite).
 
         Raises `BadInput` inside another one of the same OS thread: the two would wait for each
         other. Pass the `tx` on instead.
@@ -180,7 +183,7 @@ class Database:
             )
         try:
             if self.is_sqlite:
-                with self._group_commit.transaction() as here.tx:
+                with self._group_commit.transaction(linger=linger) as here.tx:
                     yield here.tx
             else:
                 with self.engine.begin() as connection:

@@ -14,7 +14,8 @@ So a transaction that ends while another OS thread of this process is waiting do
 leaves that to the one that follows, and returns when the commit has happened. LangGraph writes a
 task's result and the next checkpoint in two threads at nearly the same moment; with this a
 super-step costs one wait instead of two. Who has something to prepare before its transaction can
-say so (`soon`).
+say so (`soon`); and who knows that another one follows almost always, as a checkpoint follows the
+writes of its step, can leave the door open for a moment (`linger`).
 
 What is promised is the same as without it: `transaction` returns when its own work is on the disk,
 and raises when it is not. If a later member's block raises, only that member's work is undone (its
@@ -59,10 +60,18 @@ class GroupCommit:
     """The write transactions of one process on one SQLite database.
 
     `patience_s`: a transaction whose commit was left to another does it itself after that time.
+    `linger_s`: how long one that lingers waits for another to be announced.
     """
 
-    def __init__(self, connections: SqliteConnections, *, patience_s: float = 0.005) -> None:
+    def __init__(
+        self,
+        connections: SqliteConnections,
+        *,
+        patience_s: float = 0.005,
+        linger_s: float = 0.001,
+    ) -> None:
         self.patience_s = patience_s
+        self.linger_s = linger_s
         self._connections = connections
         self._lock = threading.RLock()
         self._waiting: deque[None] = deque()  # one entry for each OS thread that wants the lock
@@ -72,8 +81,11 @@ class GroupCommit:
         self._number = self._writes = 0  # of the writer, and how many there were: `Tx.moments`
 
     @contextmanager
-    def transaction(self) -> Iterator[Tx]:
-        """One transaction: on the disk when this returns, undone when the block raises."""
+    def transaction(self, *, linger: bool = False) -> Iterator[Tx]:
+        """One transaction: on the disk when this returns, undone when the block raises.
+
+        `linger`: wait a moment with the commit, since another one is likely to follow at once.
+        """
         self._announce()
         try:
             self._lock.acquire()
@@ -94,7 +106,7 @@ class GroupCommit:
                 raise
             finally:
                 if group is not None and self._group is group:
-                    self._commit_or_leave(group)
+                    self._commit_or_leave(group, linger)
         finally:
             self._lock.release()
         self._settle(group)
@@ -175,8 +187,9 @@ class GroupCommit:
         self.drop_writer()  # the next transaction gets a fresh start
         self._close(group, error)
 
-    def _commit_or_leave(self, group: _Group) -> None:
-        if self._waiting and group.members < _AT_MOST:
+    def _commit_or_leave(self, group: _Group, linger: bool) -> None:
+        # Who lingers does so alone: others would have to wait with it.
+        if group.members < _AT_MOST and (self._waiting or (linger and group.members == 1)):
             group.done = group.done or threading.Event()
         else:
             self._commit(group)
@@ -202,6 +215,8 @@ class GroupCommit:
     def _settle(self, group: _Group) -> None:
         """Wait for the commit, if it was left to another."""
         try:
+            if group.done is not None and not group.done.wait(self.linger_s) and not self._waiting:
+                self._commit_after_all(group)
             while group.done is not None and not group.done.wait(self.patience_s):
                 self._commit_after_all(group)
         except BaseException:

@@ -120,14 +120,15 @@ class WritesLog(LogReader):
         if tip is not None and usual:
             tip.expected = (tip.sequence, 0, blob)
         try:
-            with self.database.write() as tx:
+            # The task is done: its checkpoint is about to come.
+            with self.database.write(linger=True) as tx:
                 hold_back(tx, thread_id)
                 rows = self.rows(tx, thread_id, namespace)
-                sequence, count, previous = 0, 0, ZERO
+                sequence, count, previous, awaited = 0, 0, ZERO, False
                 if tip is not None and usual and rows.count_first_write(tip.sequence, tip.checksum):
                     sequence = tip.sequence
                 if not sequence:
-                    sequence, count = self._checkpoint_for_writes(rows, checkpoint_id)
+                    sequence, count, awaited = self._checkpoint_for_writes(rows, checkpoint_id)
                     if count:
                         stored = list(rows.writes([sequence], {sequence: count}))
                         previous = stored[-1].checksum
@@ -142,22 +143,22 @@ class WritesLog(LogReader):
                     sequence, count, pack_id(task_id), pack_id(task_path), body, ZERO
                 )
                 checksum = rows.insert_writes(record, previous)
+                # A record that awaits its checkpoint changes the head, which a tip may have kept.
+                moments = (None, None) if awaited else tx.moments()
                 tx.then.append(
-                    partial(
-                        self._remember_writes, key, sequence, count, blob, checksum, tx.moments()
-                    )
+                    partial(self._remember_writes, key, sequence, count, blob, checksum, moments)
                 )
                 crash_point.reached("saver.put_writes.before_commit")
         except BaseException:
             self.forget(key)  # it may be ahead of what was committed
             raise
 
-    def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int]:
-        """(sequence, number of write records) of a checkpoint; awaited if it is not there."""
+    def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int, bool]:
+        """(sequence, number of write records, whether it is awaited from now on) of a checkpoint."""
         found = rows.find(checkpoint_id).get(checkpoint_id)
         if found is None:
-            return self._await(rows, rows.head() or rows.new_head(), checkpoint_id), 0
-        return found.sequence, found.writes_count
+            return self._await(rows, rows.head() or rows.new_head(), checkpoint_id), 0, True
+        return found.sequence, found.writes_count, False
 
     def _await(self, rows: LogRows, head: Head, checkpoint_id: str) -> int:
         record = Record(
@@ -216,11 +217,16 @@ class WritesLog(LogReader):
     ) -> None:
         with self._tips_lock:
             tip = self._tips.get(key)
-            if tip is not None and tip.sequence == sequence and len(tip.sources) == ordinal:
+            if tip is None:
+                return
+            if tip.sequence == sequence and len(tip.sources) == ordinal:
                 tip.sources.append((sequence, ordinal, blob))
                 tip.last_write, tip.expected = checksum, None
-                if tip.left == moments[0]:
-                    tip.left = moments[1]
+            elif tip.sequence == sequence:
+                return  # more has been written on it than was remembered
+            # Writes on another checkpoint change nothing that the tip knows.
+            if moments[0] is not None and tip.left == moments[0]:
+                tip.left = moments[1]
 
     # -- tips --------------------------------------------------------------------------------------
 
