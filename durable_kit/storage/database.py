@@ -189,8 +189,8 @@ class Database:
                 with self.engine.begin() as connection:
                     here.tx = Tx(connection.connection.dbapi_connection, connection=connection)
                     yield here.tx
-                for act in here.tx.then:
-                    act()
+                    for act in here.tx.then:
+                        act()
         except BaseException as error:
             self._translate(error)
             raise

@@ -154,7 +154,7 @@ class WritesLog(LogReader):
             raise
 
     def _checkpoint_for_writes(self, rows: LogRows, checkpoint_id: str) -> tuple[int, int, bool]:
-        """(sequence, number of write records, whether it is awaited from now on) of a checkpoint."""
+        """(sequence, number of write records, whether it is newly awaited) of a checkpoint."""
         found = rows.find(checkpoint_id).get(checkpoint_id)
         if found is None:
             return self._await(rows, rows.head() or rows.new_head(), checkpoint_id), 0, True
