@@ -42,9 +42,11 @@ def commits(database: Database) -> list[str]:
 class Writer(threading.Thread):
     """An OS thread that writes one note, and holds its transaction open until it is told to end."""
 
-    def __init__(self, database: Database, number: int, *, order: int | None = None) -> None:
+    def __init__(
+        self, database: Database, number: int, *, order: int | None = None, linger: bool = False
+    ) -> None:
         super().__init__(daemon=True)
-        self.database, self.number, self.order = database, number, order
+        self.database, self.number, self.order, self.linger = database, number, order, linger
         self.inside, self.may_end = threading.Event(), threading.Event()
         self.error: BaseException | None = None
         self.fails: BaseException | None = None
@@ -52,7 +54,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            with self.database.write() as tx:
+            with self.database.write(linger=self.linger) as tx:
                 tx.execute(
                     "INSERT INTO notes (id, order_id) VALUES (:id, :order)",
                     id=self.number,
@@ -156,6 +158,63 @@ def test_an_announced_write_is_waited_for(database: Database, commits: list[str]
     first.join(20)
     assert notes(database) == [1, 2]
     assert commits == ["COMMIT"]
+
+
+def test_who_lingers_shares_its_commit_with_one_that_comes_after_it(
+    database: Database, commits: list[str]
+) -> None:
+    database._group_commit.linger_s = 20.0
+    first = Writer(database, 1, linger=True)
+    first.may_end.set()
+    assert first.inside.wait(20)
+    first.join(0.05)
+    assert first.is_alive(), "nobody was there, and it committed at once"
+    assert notes(database) == []
+    second = Writer(database, 2)
+    second.end()
+    first.join(20)
+    assert (first.error, second.error) == (None, None)
+    assert notes(database) == [1, 2]
+    assert commits == ["COMMIT"]
+
+
+def test_who_lingers_in_vain_commits_by_itself(database: Database, commits: list[str]) -> None:
+    began = time.monotonic()
+    Writer(database, 1, linger=True).end()
+    assert time.monotonic() - began < database._group_commit.patience_s / 2
+    assert notes(database) == [1]
+    assert commits == ["COMMIT"]
+
+
+def test_nobody_lingers_while_others_wait_for_the_commit(
+    database: Database, commits: list[str]
+) -> None:
+    """Else a checkpoint that has let a task's writes join would wait with them for the next."""
+    database._group_commit.linger_s = 20.0
+    first = Writer(database, 1)
+    assert first.inside.wait(20)
+    second = Writer(database, 2, linger=True)
+    until_waiting(database)
+    first.may_end.set()
+    assert second.inside.wait(20)
+    began = time.monotonic()
+    second.end()
+    first.join(20)
+    assert time.monotonic() - began < 10
+    assert notes(database) == [1, 2]
+    assert commits == ["COMMIT"]
+
+
+def test_who_waits_for_the_turn_commits_for_one_that_lingers(database: Database) -> None:
+    database._group_commit.linger_s = 20.0
+    first = Writer(database, 1, linger=True)
+    first.may_end.set()
+    assert first.inside.wait(20)
+    first.join(0.05)
+    database.give_back()
+    first.join(20)
+    assert not first.is_alive()
+    assert notes(database) == [1]
 
 
 def test_many_threads_lose_nothing(database: Database) -> None:

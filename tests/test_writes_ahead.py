@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,3 +79,30 @@ def test_writes_that_no_checkpoint_follows_do_not_wait_for_one(database_url: str
         with saver._log._order.checkpoint(thread_key("first", ""), "1ef8"):
             saver.put_writes(elsewhere, writes_of(2), "task")
         assert saver.verify("first").ok
+
+
+def test_writes_on_an_older_checkpoint_do_not_make_the_next_put_look_again(tmp_path: Path) -> None:
+    """In async mode they come late all the time. What does change the head is looked at."""
+    asked: list[str] = []
+    with DeltaSaver.open(f"sqlite:///{tmp_path / 'kit.db'}") as saver:
+        _, older = write_next(saver, "first")
+        write_next(saver, "first")
+        with saver._log.database.write() as tx:
+            tx.driver.set_trace_callback(lambda sql: asked.append(" ".join(sql.split())))
+        write_next(saver, "first")  # it looks: the transaction above was not the saver's
+        asked.clear()
+        saver.put_writes(older, writes_of(7), "late task")
+        write_next(saver, "first")
+        assert [sql for sql in asked if sql.startswith("INSERT INTO checkpoints")]
+        assert [sql for sql in asked if "FROM checkpoint_heads" in sql] == []
+
+        ahead: Any = thread("first")
+        ahead["configurable"]["checkpoint_id"] = "1ef9"
+        saver.put_writes(ahead, writes_of(8), "early task")  # a record that awaits its checkpoint
+        asked.clear()
+        write_next(saver, "first")
+        assert [sql for sql in asked if "FROM checkpoint_heads" in sql]
+        assert saver.verify("first").ok
+        found = saver.get_tuple(older)
+        assert found is not None
+        assert ("late task", *writes_of(7)[0]) in (found.pending_writes or [])
