@@ -20,7 +20,8 @@ forked with everything imported; then it can also record what it passes, a line 
 
 What is promised: the announced OS thread goes no further by itself, and each other one not beyond
 its next point, which it no longer passes. What is not: between two points they go on until the
-kill arrives; a commit that has begun in the background may still be made. If nobody kills the
+kill arrives; a commit that has begun in the background may still be made. With `others_go_on` only
+the announced one stands still. If nobody kills the
 process in `PATIENCE_S` seconds, it ends with `NOBODY_CAME`: an experiment may fail, but it leaves
 no process.
 """
@@ -56,16 +57,18 @@ def arm(
     record: Path | None = None,
     only: Collection[str] | None = None,
     announce: Callable[[str], None] | None = None,
+    others_go_on: bool = False,
 ) -> None:
     """From now on, stop this process at `point`, and note each point it passes in `record`.
 
     `point` is a name or `name#occurrence`; None stops nowhere. `only`: the names to note, if not
     all. `announce` is given the line that tells the parent (default: it is written to stdout).
+    `others_go_on`: let the other OS threads pass further points until the kill.
     Replaces what was armed before; with two Nones the process is as it was in the beginning.
     """
     global _watch
     nothing = point is None and record is None
-    _watch = None if nothing else _Watch(point, record, only, announce or _say)
+    _watch = None if nothing else _Watch(point, record, only, announce or _say, others_go_on)
 
 
 def parsed(point: str) -> tuple[str, int]:
@@ -95,12 +98,13 @@ class _Watch:
         record: Path | None,
         only: Collection[str] | None,
         announce: Callable[[str], None],
+        others_go_on: bool,
     ) -> None:
         self._name, self._occurrence = ("", 0) if point is None else parsed(point)
-        self._announce = announce
+        self._announce, self._others_go_on = announce, others_go_on
         self._only = None if only is None else {*only, self._name}
         self._count = 0
-        self._one_at_a_time = threading.Lock()  # kept, once the process is to die
+        self._one_at_a_time = threading.Lock()  # kept, once all are to stand still
         self._record: int | None = None
         if record is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -114,11 +118,17 @@ class _Watch:
                 # Straight to the operating system: a kill cannot take it back.
                 os.write(self._record, b"%d %s\n" % (time.perf_counter_ns(), name.encode()))
             self._count += name == self._name
-            if name == self._name and self._count == self._occurrence:
-                self._announce(ANNOUNCEMENT + name)
-                time.sleep(PATIENCE_S)
-                # Past `finally` and `atexit` alike: nothing may be tidied up that a kill would not.
-                os._exit(NOBODY_CAME)
+            due = name == self._name and self._count == self._occurrence
+            if due and not self._others_go_on:
+                self._die(name)
+        if due:
+            self._die(name)
+
+    def _die(self, name: str) -> None:
+        self._announce(ANNOUNCEMENT + name)
+        time.sleep(PATIENCE_S)
+        # Past `finally` and `atexit` alike: nothing may be tidied up that a kill would not.
+        os._exit(NOBODY_CAME)
 
 
 def _say(line: str) -> None:

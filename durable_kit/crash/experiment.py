@@ -75,10 +75,15 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class AtPoint:
-    """Kill at the `occurrence`-th time that the crash point `name` is reached, exactly there."""
+    """Kill at the `occurrence`-th time that the crash point `name` is reached, exactly there.
+
+    Then the process stands still. With `then_ms` only the OS thread that has reached the point
+    does, and the others go on for that time: what they have begun can end.
+    """
 
     name: str
     occurrence: int = 1
+    then_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,7 +325,7 @@ class Bench:
         line = self._until(child, (FINISHED,) if awaited is None else (FINISHED, awaited))
         if line == FINISHED:
             return None
-        if isinstance(kill, AfterSteps):
+        if isinstance(kill, AtPoint | AfterSteps):
             time.sleep(kill.then_ms / 1000)
         return child.kill()
 

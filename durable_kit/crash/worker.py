@@ -131,6 +131,7 @@ def _begin(job: Job, experiment: Experiment, say: Callable[[str], None]) -> floa
         record=job.points_path if noted else None,
         only=None if isinstance(noted, bool) else noted,
         announce=say,
+        others_go_on=isinstance(kill, AtPoint) and kill.then_ms > 0,
     )
     began_s = time.perf_counter()
     say(f"{BEGINS}{began_s}")

@@ -13,7 +13,7 @@ from them.
 Two things follow that surprise people. The *node* is the unit of what is repeated: a call that is
 done inside a node which is not, is made again (`measure_node_size`). And a task whose result waits
 is not in `get_state().next` any more: the run is unfinished, and `next` is empty
-(`kill_until_next_is_empty`).
+(`kill_before_the_checkpoint`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from durable_kit.lab.chunked_agent import CALL_DONE, ChunkedAgent
 from durable_kit.lab.order_agent import OrderAgent, order
 from durable_kit.lab.workloads import sqlite_url
 
-CHARGE_UNCOMMITTED = AtPoint("saver.put.before_commit", 5)
-"""In the order agent: the charge is made, and the checkpoint that says so is not yet committed."""
+CHARGE_WAITS = AtPoint("saver.put.before", 5, then_ms=20)
+"""In the order agent: the charge is made and its writes are stored; the checkpoint that takes them
+up is about to be. 20 ms, since `DeltaSaver` commits both together if they come at the same time."""
 
 
 def measure_node_size(
@@ -98,14 +99,13 @@ class KilledRun:
         return bool(self.tasks) and not self.next
 
 
-def kill_before_the_commit(
+def kill_before_the_checkpoint(
     agent: OrderAgent, order_id: str, *, durability: Durability, folder: Path
 ) -> KilledRun:
-    """Kill an order agent just before the commit that notes its charge, and look at what is left.
+    """Kill an order agent before the checkpoint that notes its charge, and look at what is left.
 
     `folder` keeps its database. LangGraph stores a task's writes and the next checkpoint in two OS
-    threads; whether the writes are there when the kill comes is a race that they mostly win. With
-    "async" the next node may have run as well by then.
+    threads, and the writes first. With "async" the next node may have run as well by then.
     """
     here = folder / order_id
     here.mkdir()
@@ -114,37 +114,9 @@ def kill_before_the_commit(
         graph=agent, input=order(order_id), durability=durability, config=thread, fsync=False
     )
     bench = Bench(experiment, here)
-    if not bench.run(CHARGE_UNCOMMITTED).death.killed:
+    if not bench.run(CHARGE_WAITS).death.killed:
         raise ChildFailed(bench.trial().story)
     url = sqlite_url(here / "agent.db")
     with DeltaSaver.open(url) as saver:
         state = agent(saver).get_state(thread)
     return KilledRun(url, thread, tuple(state.next), tuple(task.name for task in state.tasks))
-
-
-def kill_until_next_is_empty(
-    agent: OrderAgent,
-    order_id: str,
-    *,
-    durability: Durability,
-    folder: Path,
-    at_least: int,
-    empty: int = 2,
-    at_most: int = 60,
-) -> list[KilledRun]:
-    """Kill `at_least` orders so, and more until `empty` of them have tasks and an empty `next`.
-
-    The order ids are `order_id` with a number. Raises `ChildFailed` if that needs more than
-    `at_most` kills.
-    """
-    killed: list[KilledRun] = []
-    while len(killed) < at_least or sum(run.looks_finished for run in killed) < empty:
-        if len(killed) == at_most:
-            raise ChildFailed(f"in {at_most} kills the result of the charge was never stored first")
-        number = len(killed) + 1
-        killed.append(
-            kill_before_the_commit(
-                agent, f"{order_id}-{number}", durability=durability, folder=folder
-            )
-        )
-    return killed

@@ -51,6 +51,28 @@ def test_an_armed_process_stops_at_the_occurrence_that_was_asked_for(tmp_path: P
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("others_go_on", [False, True])
+def test_the_other_os_threads_stand_still_at_their_next_point_or_go_on(
+    tmp_path: Path, others_go_on: bool
+) -> None:
+    record = tmp_path / "points"
+    program = (
+        "import sys, threading; from pathlib import Path\n"
+        "from durable_kit import crash_point as c\n"
+        "c.PATIENCE_S = 1.0\n"
+        "def announced(line): threading.Thread(target=c.reached, args=('other',)).start()\n"
+        "c.arm('here', record=Path(sys.argv[1]), announce=announced,\n"
+        f"      others_go_on={others_go_on})\n"
+        "c.reached('here')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(record)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == crash_point.NOBODY_CAME
+    passed = [name for name, _ in crash_point.passed(record)]
+    assert passed == (["here", "other"] if others_go_on else ["here"])
+
+
 def test_a_record_whose_last_line_is_torn_is_read_up_to_it(tmp_path: Path) -> None:
     record = tmp_path / "points"
     record.write_bytes(b"1000000000 a\n2000000000 b\n30000")

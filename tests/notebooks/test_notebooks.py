@@ -25,7 +25,7 @@ LIMITS = Limits(cell_s=30, notebook_s=60, first_figure_s=10)
 SMALLER: dict[str, dict[str, Any]] = {
     "00_start_here": {"KILLS": 1},
     "01_state_snapshot_event_effect": {"RESUMES": ("sends again",)},
-    "02_supersteps_pending_writes": {"KILLS": 3, "CALLS": 4},
+    "02_supersteps_pending_writes": {"KILLS": 2, "CALLS": 4},
     "03_durability_modes": {"KILLS": 1, "POWER_LOSSES": 3, "MESSAGES": 120},
     "04_idempotent_gateway": {"POINTS": ("gateway.after_intent", "provider.after_effect")},
     "05_snapshot_delta_compaction": {"STEPS": (50, 100), "REPEATS": 1, "READ_MESSAGES": 120},
