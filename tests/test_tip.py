@@ -16,7 +16,7 @@ from durable_kit.serde_codec import ChannelCodec, default_codec
 from durable_kit.storage.checkpoint_log import CheckpointLog
 from durable_kit.storage.database import Database
 from durable_kit.storage.delta import Delta
-from durable_kit.storage.image import Value
+from durable_kit.storage.image import CHUNK, Value
 from durable_kit.storage.rows import LogRows
 from durable_kit.storage.snapshot_policy import EveryN, SnapshotPolicy
 from durable_kit.storage.tip import Plan, Tip, plan
@@ -392,3 +392,73 @@ def test_a_checkpoint_that_could_not_be_committed_is_stored_whole_by_the_next_tr
 
 def _no_power(*_: object) -> None:
     raise OSError("no power")
+
+
+# -- a history longer than a piece ---------------------------------------------------------------
+
+
+def _long(count: int) -> list[Any]:
+    return [{"role": "user", "content": f"{n:04d}" + "x" * 400} for n in range(count)]
+
+
+def _edited(messages: list[Any], place: int) -> list[Any]:
+    changed = copy.deepcopy(messages)
+    changed[place]["content"] = "edited"
+    return changed
+
+
+LONG = _long(300)  # some 130 kB, in four pieces
+ENDINGS: dict[str, list[Any]] = {
+    "nothing new": LONG,
+    "one more": [*LONG, {"role": "user", "content": "new"}],
+    "many more": [*LONG, *_long(90)],
+    "the first edited": _edited(LONG, 0),
+    "one in the middle edited": [*_edited(LONG, 150), "new"],
+    "the last edited": _edited(LONG, 299),
+    "the same bytes cut elsewhere": [*LONG[:-2], [*LONG[-2:]]],
+    "one less": LONG[:-1],
+    "none left": [],
+    "two exchanged": [LONG[1], LONG[0], *LONG[2:]],
+    "slid": [*LONG[1:], "new"],
+}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("kept_as", ["parts", "bytes"])
+def test_a_long_list_looked_at_in_pieces_comes_to_what_its_whole_encoding_says(
+    how: str, kept_as: str
+) -> None:
+    encoded = CODEC.encode("channel:m", LONG)
+    before = Value.of(encoded)
+    if kept_as == "parts":  # as a read from the log leaves it
+        body = memoryview(before.body())
+        parts: list[Any] = [body[:50_000], body[50_000:]]
+        before = Value.from_parts("list", parts, 300, before.located())
+    tip = Tip(1, "c1", b"", 0, 0, {"channel:m": before})
+    planned = plan(tip, {"channel:m": ENDINGS[how]}, CODEC, trust_identity=False)
+    whole = before.change_to(CODEC.encode("channel:m", ENDINGS[how]))
+    assert [change.delta for change in planned.changes] == ([] if whole is None else [whole])
+
+
+def test_what_cannot_be_stored_in_a_long_list_is_named_by_its_place_in_it() -> None:
+    tip = Tip(1, "c1", b"", 0, 0, {"channel:m": Value.of(CODEC.encode("channel:m", LONG))})
+    for place in (7, 299, 300):
+        spoiled = [*LONG, "new"]
+        spoiled[place] = object()
+        with pytest.raises(UnstorableValue, match=rf"'m'\]\[{place}\]"):
+            plan(tip, {"channel:m": spoiled}, CODEC, trust_identity=False)
+
+
+def test_a_long_list_that_only_grows_is_never_encoded_in_one_piece() -> None:
+    """New memory at each step, touched for the first time, cost more than the encoding."""
+    largest: list[int] = []
+
+    class Watching(CountingCodec):
+        def encode(self, name: str, value: Any) -> bytes:
+            encoded = super().encode(name, value)
+            largest.append(len(encoded))
+            return encoded
+
+    tip = Tip(1, "c1", b"", 0, 0, {"channel:m": Value.of(CODEC.encode("channel:m", LONG))})
+    plan(tip, {"channel:m": [*LONG, "new"]}, Watching(), trust_identity=False)
+    assert max(largest) <= 2 * CHUNK

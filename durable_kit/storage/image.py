@@ -152,6 +152,15 @@ class Value:
     def body(self) -> bytes:
         return bytes(self._buffer.body[: self.length])  # no copy of what is bytes already
 
+    def has(self, piece: bytes, at: int) -> bool:
+        """Whether `piece` stands in the body, `at` bytes from its start. Nothing is copied."""
+        end, body = at + len(piece), self._buffer.body
+        if end > self.length:
+            return False
+        if isinstance(body, memoryview):
+            return body[at:end] == piece
+        return body.startswith(piece, at)
+
     def digest(self, running: dict[int, tuple[int, Any]]) -> bytes:
         """sha256 of the body. `running` lets longer views of a buffer go on where a shorter one
         ended; it is filled here and belongs to one round of digests."""

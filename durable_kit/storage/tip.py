@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from durable_kit.errors import UnstorableValue
 from durable_kit.storage.delta import Delta, apply, array_header
 from durable_kit.storage.fold import Change
-from durable_kit.storage.image import Image
+from durable_kit.storage.image import CHUNK, Image, Value
 from durable_kit.storage.record import ZERO, Head, Record
 from durable_kit.storage.tx import Moment
 
@@ -138,8 +138,14 @@ def plan(
                 if len(value) > len(seen):
                     changes.append(_appended(name, value, len(seen), codec))
                 continue
-        encoded = codec.encode(name, value)
         before = image.get(name)
+        if type(value) is list and before is not None and before.length > CHUNK:
+            items = value[:]  # the run may go on with the list itself
+            if _begins_with(name, items, before, codec):
+                if len(items) > before.items:
+                    changes.append(_appended(name, items, before.items, codec))
+                continue
+        encoded = codec.encode(name, value)
         delta = Delta("set", encoded) if before is None else before.change_to(encoded)
         if delta is not None:
             parts = None
@@ -178,6 +184,27 @@ def _same(tip: Tip | None, change: Change, believed: Delta | None) -> bool:
 
 def _starts_with(value: list[Any], seen: list[Any]) -> bool:
     return len(value) >= len(seen) and not any(map(operator.is_not, seen, value))
+
+
+def _begins_with(name: str, items: list[Any], before: Value, codec: StateCodec) -> bool:
+    """Whether `items` begin with all items of `before`, looked at piece by piece.
+
+    Encoding a long history in one piece means new memory at each step, and touching it for the
+    first time costs more than the encoding. A False is no verdict: the whole value decides.
+    """
+    if before.shape != "list" or len(items) < before.items:
+        return False
+    at, step = 0, max(1, before.items * CHUNK // before.length)
+    for start in range(0, before.items, step):
+        try:
+            encoded = codec.encode(name, items[start : min(start + step, before.items)])
+        except UnstorableValue:
+            return False
+        header = array_header(encoded)
+        if header is None or not before.has(encoded[header[1] :], at):
+            return False
+        at += len(encoded) - header[1]
+    return bool(at == before.length)
 
 
 def _appended(name: str, value: list[Any], at: int, codec: StateCodec) -> Change:
