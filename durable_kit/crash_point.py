@@ -21,9 +21,8 @@ forked with everything imported; then it can also record what it passes, a line 
 What is promised: the announced OS thread goes no further by itself, and each other one not beyond
 its next point, which it no longer passes. What is not: between two points they go on until the
 kill arrives; a commit that has begun in the background may still be made. With `others_go_on` only
-the announced one stands still. If nobody kills the
-process in `PATIENCE_S` seconds, it ends with `NOBODY_CAME`: an experiment may fail, but it leaves
-no process.
+the announced one stands still. If nobody kills the process in `PATIENCE_S` seconds, it ends with
+`NOBODY_CAME`: an experiment may fail, but it leaves no process.
 """
 
 from __future__ import annotations
@@ -80,7 +79,8 @@ def parsed(point: str) -> tuple[str, int]:
 def passed(record: Path) -> list[tuple[str, float]]:
     """What was recorded: each point passed, in order, with its time on `time.perf_counter`.
 
-    The last is where the process died, if it was killed at a point. A process that was never
+    The last is where the process died, if it was killed at a point and no other OS thread was to
+    go on. A process that was never
     armed, or died before that, has passed none.
     """
     if not record.exists():

@@ -277,14 +277,73 @@ def test_who_is_interrupted_while_waiting_for_the_commit_leaves_the_file_to_othe
     with database.soon():
         first = Writer(database, 1)
         assert first.inside.wait(20)
-        monkeypatch.setattr(threading.Event, "wait", interrupt)
+        monkeypatch.setattr("durable_kit.storage.group_commit._Group.wait", interrupt)
         first.may_end.set()
-        monkeypatch.setattr(first.may_end, "wait", lambda _: True, raising=False)
         first.join(20)
         monkeypatch.undo()
     assert isinstance(first.error, KeyboardInterrupt)
     with closing(sqlite3.connect(str(database.url.database), timeout=0)) as other:
         other.execute("BEGIN IMMEDIATE")
+
+
+def test_who_is_interrupted_before_it_waits_leaves_the_file_to_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lingers alone, so nobody else would commit for it."""
+
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(database._group_commit), "_is_worth_it", interrupt)
+    first = Writer(database, 1, linger=True)
+    first.end()
+    monkeypatch.undo()
+    assert isinstance(first.error, KeyboardInterrupt)
+    with closing(sqlite3.connect(str(database.url.database), timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+
+def test_where_nobody_ever_follows_nobody_lingers_for_long(database: Database) -> None:
+    """One OS thread that does one thing after the other would wait each time, for nothing."""
+    database._group_commit.linger_s = 0.05
+    began = time.monotonic()
+    for number in range(30):
+        with database.write(linger=True) as tx:
+            tx.execute("INSERT INTO notes (id) VALUES (:id)", id=number)
+    assert time.monotonic() - began < 30 * 0.05 / 2
+    assert len(notes(database)) == 30
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///{}/off.db"])
+def test_where_no_commit_waits_for_a_disk_nobody_lingers(url: str, tmp_path: Path) -> None:
+    with Database.open(url.format(tmp_path), synchronous="OFF") as database:
+        assert database._group_commit.linger_s == 0.0
+
+
+def test_what_a_member_remembered_that_was_undone_is_not_believed(database: Database) -> None:
+    """Its `then` has run, and its last statement is interrupted."""
+    first = Writer(database, 1)
+    assert first.inside.wait(20)
+    left: list[Any] = []
+
+    def fail() -> None:
+        try:
+            with database.write() as tx:
+                left.append(tx.moments()[1])
+                tx.then.append(lambda: left.append("remembered"))
+                tx.then.append(lambda: tx.execute("no such statement"))
+        except sqlite3.Error as error:
+            left.append(error)
+
+    second = threading.Thread(target=fail, daemon=True)
+    second.start()
+    until_waiting(database)
+    first.end()
+    second.join(20)
+    assert left[1] == "remembered"
+    assert isinstance(left[2], sqlite3.Error)
+    with database.write() as tx:
+        assert tx.moments()[0] != left[0]
 
 
 @pytest.mark.parametrize("act", [Database.close, Database.give_back])

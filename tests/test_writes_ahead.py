@@ -106,3 +106,33 @@ def test_writes_on_an_older_checkpoint_do_not_make_the_next_put_look_again(tmp_p
         found = saver.get_tuple(older)
         assert found is not None
         assert ("late task", *writes_of(7)[0]) in (found.pending_writes or [])
+
+
+def test_writes_that_were_remembered_and_not_stored_are_found_out(database_url: str) -> None:
+    """What is kept in memory of a commit that failed. Another write stands in its place, and a
+    count cannot tell the two."""
+    ghost, real = "ghost" * 20, "other" * 20
+    with DeltaSaver.open(database_url) as saver, DeltaSaver.open(database_url) as other:
+        _, config = write_next(saver, "first")
+        key = thread_key("first", "")
+        tip = saver._log._tips[key]
+        blob = saver._log.codec.encode("messages", [ghost])
+        saver._log._remember_writes(key, tip.sequence, 0, blob, b"1" * 32, (None, None))
+        tip.left = None
+        at: Any = config
+        other.put_writes(at, [("messages", [real])], "task")
+        checkpoint: Any = {
+            "v": 4,
+            "id": "1ef9",
+            "ts": "2024-05-06T07:08:09.000000+00:00",
+            "channel_values": {"messages": [*state_of(1)["messages"], ghost, real], "step": 2},
+            "channel_versions": {"messages": 2, "step": 2},
+            "versions_seen": {},
+            "updated_channels": [],
+        }
+        new = saver.put(at, checkpoint, {"source": "loop", "step": 2, "parents": {}}, {})
+        for reader in (saver, other):
+            found = reader.get_tuple(new)
+            assert found is not None
+            assert found.checkpoint["channel_values"] == checkpoint["channel_values"]
+            assert reader.verify("first").ok

@@ -86,7 +86,8 @@ class Trial:
 
     @property
     def points_passed(self) -> tuple[str, ...]:
-        """The crash points that the first process passed; the last is where it died, if at one."""
+        """The crash points that the first process passed; the last is where it died, if at one
+        (with `then_ms` other OS threads may have passed more)."""
         return tuple(name for name, _ in self.attempts[0].points)
 
     @property

@@ -22,6 +22,7 @@ notebook's own assertions; this only makes sure that they are heard.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import math
@@ -308,13 +309,26 @@ class _Run:
 
 
 def _with_parameters(notebook: Any, parameters: Mapping[str, Any]) -> Any:
-    """A copy that sets `parameters` right after its own, in the same cell."""
+    """A copy that sets `parameters` after its own, in the same cell; what that cell has computed
+    from them stays as it was."""
     changed = nbformat.from_dict(json.loads(json.dumps(notebook)))  # type: ignore[no-untyped-call]
     cells = [cell for cell in changed.cells if PARAMETERS_TAG in _tags(cell)]
     own = cells[0].source if cells else ""
-    unknown = [name for name in parameters if not re.search(rf"^{name} =", own, re.MULTILINE)]
+    setting = r"^{}\s*(:[^=\n]*)?=(?!=)"
+    unknown = [
+        name
+        for name in parameters
+        if not re.search(setting.format(re.escape(name)), own, re.MULTILINE)
+    ]
     if unknown:
         raise BadInput(f"The notebook has no parameters {unknown}; its cell says: {own!r}")
+    for name, value in parameters.items():
+        try:
+            same = ast.literal_eval(repr(value)) == value
+        except (ValueError, SyntaxError):
+            same = False
+        if not same:
+            raise BadInput(f"The parameter {name} is {value!r}; it must be a Python literal.")
     cells[0].source = "\n".join([own, *(f"{name} = {v!r}" for name, v in parameters.items())])
     return changed
 

@@ -33,9 +33,9 @@ from durable_kit.lab.chunked_agent import CALL_DONE, ChunkedAgent
 from durable_kit.lab.order_agent import OrderAgent, order
 from durable_kit.lab.workloads import sqlite_url
 
-CHARGE_WAITS = AtPoint("saver.put.before", 5, then_ms=20)
+CHARGE_WAITS = AtPoint("saver.put.before", 5, then_ms=100)
 """In the order agent: the charge is made and its writes are stored; the checkpoint that takes them
-up is about to be. 20 ms, since `DeltaSaver` commits both together if they come at the same time."""
+up is about to be. 100 ms, since `DeltaSaver` commits both together if they come together."""
 
 
 def measure_node_size(

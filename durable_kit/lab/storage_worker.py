@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -334,8 +334,9 @@ def run_in_child(task: Task, *, timeout_s: float) -> dict[str, Any]:
         watchdog = threading.Timer(timeout_s, child.kill)
         try:
             watchdog.start()
-            stdin.write(task.to_json() + "\n")
-            stdin.flush()  # and left open: it is the line that tells the child we are alive
+            with suppress(OSError):  # a child that has died already: its last words say more
+                stdin.write(task.to_json() + "\n")
+                stdin.flush()  # and left open: it is the line that tells the child we are alive
             line = stdout.readline()
             code = child.wait()
         finally:
@@ -344,7 +345,8 @@ def run_in_child(task: Task, *, timeout_s: float) -> dict[str, Any]:
             child.kill()  # does nothing to a child that has ended
             child.wait()
             for pipe in (stdin, stdout):
-                pipe.close()
+                with suppress(OSError):
+                    pipe.close()
         words.seek(0)
         said = words.read()
     if line:

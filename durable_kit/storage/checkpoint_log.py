@@ -248,13 +248,11 @@ class CheckpointLog(WritesLog):
             if draft.parent_id is not None and head.records and not rows.find(draft.parent_id):
                 prove_absence(rows, head, draft.parent_id)
             return
-        checksum, count = rows.at(tip.sequence) or (b"", 0)
+        checksum, count, last_write = rows.at(tip.sequence) or (b"", 0, None)
         if checksum != tip.checksum:
             raise _ParentMovedError
-        found, _ = rows.tx.moments()
-        # A commit that fails takes its connection with it, and the writes that were remembered.
-        same_writer = tip.left is None or found is None or tip.left[0] == found[0]
-        if count != len(tip.sources) or not same_writer:
+        # Remembered before their commit, which may have failed; others may stand there now.
+        if count != len(tip.sources) or (count and last_write != tip.last_write):
             tip.sources, tip.last_write = self.reader.sources(rows, tip.sequence, count)
 
     def _append_again(

@@ -295,7 +295,9 @@ class Database:
             self._sqlite = SqliteConnections(
                 self.url, busy_timeout_s=self._busy_timeout_s, synchronous=self._synchronous
             )
-            self._group_commit = GroupCommit(self._sqlite)
+            # Only a wait for the disk is worth another wait.
+            waits = not self._sqlite.in_memory and self._synchronous != "OFF"
+            self._group_commit = GroupCommit(self._sqlite, linger_s=0.001 if waits else 0.0)
         else:
             self._engine = sa.create_engine(self.url, pool_size=8, max_overflow=56)
 

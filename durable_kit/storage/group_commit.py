@@ -37,19 +37,37 @@ from durable_kit.storage.sqlite_connections import SqliteConnections
 from durable_kit.storage.tx import Tx
 
 _AT_MOST = 16  # members of a group: the first should not wait for ever
+_IN_VAIN, _TRY_AGAIN = 4, 32  # after so many vain waits, linger one time in so many
 _NUMBERS = count(1)  # of writers. A child made by fork goes on counting: it must not meet a moment
 # that its parent has named
 
 
 class _Group:
-    """Transactions that are committed together."""
+    """Transactions that are committed together.
 
-    __slots__ = ("done", "error", "members")
+    The flag is the truth, and the lock only wakes who waits: an interrupt may come between any two
+    of these lines, and must not leave anybody waiting for a lock that nobody will release.
+    """
+
+    __slots__ = ("_wake", "closed", "error", "members")
 
     def __init__(self) -> None:
         self.members = 1
-        self.done: threading.Event | None = None  # there is one once somebody waits for the commit
+        self.closed = False
         self.error: BaseException | None = None
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    def close(self, error: BaseException | None) -> None:
+        self.error, self.closed = error, True
+        if self._wake.locked():
+            self._wake.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is closed, at the latest after that time."""
+        if not self.closed and self._wake.acquire(timeout=timeout_s):
+            self._wake.release()  # for the next one
+        return self.closed
 
 
 class _Here(threading.local):
@@ -60,7 +78,8 @@ class GroupCommit:
     """The write transactions of one process on one SQLite database.
 
     `patience_s`: a transaction whose commit was left to another does it itself after that time.
-    `linger_s`: how long one that lingers waits for another to be announced.
+    `linger_s`: how long one that lingers waits for another to be announced. It keeps the write
+    lock meanwhile, which other processes wait for.
     """
 
     def __init__(
@@ -79,6 +98,7 @@ class GroupCommit:
         self._group: _Group | None = None  # whose transaction is open, between two members
         self._writer: sqlite3.Connection | None = None
         self._number = self._writes = 0  # of the writer, and how many there were: `Tx.moments`
+        self._asked = self._vain = 0  # how often somebody wanted to linger, and nobody came
 
     @contextmanager
     def transaction(self, *, linger: bool = False) -> Iterator[Tx]:
@@ -92,24 +112,30 @@ class GroupCommit:
         finally:
             self._arrive()
         group: _Group | None = None
+        lingers = False
         try:
             try:
-                group = self._join()
-                tx = self._new_tx()
-                yield tx
-                for act in tx.then:
-                    act()
-                if group.members > 1:
-                    self._run("RELEASE member")
-            except BaseException as error:
-                self._undo(group, error)
-                raise
+                try:
+                    group = self._join()
+                    tx = self._new_tx()
+                    yield tx
+                    for act in tx.then:
+                        act()
+                    if group.members > 1:
+                        self._run("RELEASE member")
+                except BaseException as error:
+                    self._undo(group, error)
+                    raise
+                finally:
+                    if group is not None and self._group is group:
+                        lingers = self._commit_or_leave(group, linger)
             finally:
-                if group is not None and self._group is group:
-                    self._commit_or_leave(group, linger)
-        finally:
-            self._lock.release()
-        self._settle(group)
+                self._lock.release()
+            self._settle(group, lingers)
+        except BaseException:
+            if group is not None:
+                self._commit_after_all(group)  # or it stays open, and no other process can write
+            raise
 
     @contextmanager
     def soon(self) -> Iterator[None]:
@@ -160,6 +186,7 @@ class GroupCommit:
             self._run("BEGIN IMMEDIATE")
             self._group = _Group()
         else:
+            self._vain = 0
             self._group.members += 1
             self._run("SAVEPOINT member")
         return self._group
@@ -181,18 +208,25 @@ class GroupCommit:
                 self._run("ROLLBACK TO member")
                 self._run("RELEASE member")
                 group.members -= 1
+                self._number = next(_NUMBERS)  # what its `then` has remembered is not so
                 return
             except sqlite3.Error:  # a full disk, for one, ends the whole transaction
                 pass
         self.drop_writer()  # the next transaction gets a fresh start
         self._close(group, error)
 
-    def _commit_or_leave(self, group: _Group, linger: bool) -> None:
+    def _commit_or_leave(self, group: _Group, linger: bool) -> bool:
+        """Returns whether the caller lingers."""
         # Who lingers does so alone: others would have to wait with it.
-        if group.members < _AT_MOST and (self._waiting or (linger and group.members == 1)):
-            group.done = group.done or threading.Event()
-        else:
+        lingers = linger and group.members == 1 and self._is_worth_it()
+        if not lingers and not (self._waiting and group.members < _AT_MOST):
             self._commit(group)
+        return lingers
+
+    def _is_worth_it(self) -> bool:
+        """Whether to linger: not where one OS thread does one thing after the other."""
+        self._asked += 1
+        return self.linger_s > 0 and (self._vain < _IN_VAIN or self._asked % _TRY_AGAIN == 0)
 
     def _commit(self, group: _Group) -> None:
         assert self._writer is not None
@@ -208,20 +242,15 @@ class GroupCommit:
     def _close(self, group: _Group | None, error: BaseException | None) -> None:
         self._group = None
         if group is not None:
-            group.error = error
-            if group.done is not None:
-                group.done.set()
+            group.close(error)
 
-    def _settle(self, group: _Group) -> None:
+    def _settle(self, group: _Group, lingers: bool) -> None:
         """Wait for the commit, if it was left to another."""
-        try:
-            if group.done is not None and not group.done.wait(self.linger_s) and not self._waiting:
-                self._commit_after_all(group)
-            while group.done is not None and not group.done.wait(self.patience_s):
-                self._commit_after_all(group)
-        except BaseException:
-            self._commit_after_all(group)  # or it stays open, and no other process can write
-            raise
+        if lingers and not group.wait(self.linger_s) and not (self._waiting or group.members > 1):
+            self._vain += 1
+            self._commit_after_all(group)
+        while not group.wait(self.patience_s):
+            self._commit_after_all(group)
         if group.error is not None:
             raise group.error
 

@@ -159,18 +159,24 @@ class LogRows(WriteRows):
                 self.broken(f"its sequence is {row[0]!r}", checkpoint_id=unpack_id(row[4]))
         return {unpack_id(row[4]): Place(row[0], row[1], row[2], row[3]) for row in rows}
 
-    def at(self, sequence: int) -> tuple[bytes, int] | None:
-        """(checksum, writes_count) of the record at `sequence`."""
+    def at(self, sequence: int) -> tuple[bytes, int, bytes | None] | None:
+        """(checksum, writes_count, checksum of the last write record) of the record at `sequence`.
+
+        The last is None where there are no writes, or a pack has them.
+        """
         row = self.tx.row(
             """
-            SELECT checksum, writes_count
-              FROM checkpoints
-             WHERE thread_key = :key AND sequence = :sequence
+            SELECT c.checksum, c.writes_count, w.checksum
+              FROM checkpoints c
+              LEFT JOIN checkpoint_writes w
+                     ON w.thread_key = c.thread_key AND w.sequence = c.sequence
+                    AND w.ordinal = c.writes_count - 1
+             WHERE c.thread_key = :key AND c.sequence = :sequence
             """,
             key=self.key,
             sequence=sequence,
         )
-        return None if row is None else (row[0], row[1])
+        return None if row is None else (row[0], row[1], row[2])
 
     def chain(self, sequences: Sequence[int]) -> dict[int, Record]:
         """The records `sequences` and all that they are deltas on, checked, by sequence.

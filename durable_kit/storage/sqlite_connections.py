@@ -1,7 +1,7 @@
 """Connections to one SQLite file, each with the settings that durability needs.
 
 They come from the standard library's driver, without a pool's machinery in between: the kit opens
-a database in every process that resumes an agent, and runs seven small statements a step.
+a database in every process that resumes an agent, and runs some ten small statements a step.
 
 Two things about SQLite decide what is kept and what is closed here:
 

@@ -212,7 +212,8 @@ def _is_untouched(rows: LogRows, entry: Entry) -> bool:
     head = rows.head()
     record = entry.record
     newest = head is not None and head.latest_sequence == record.sequence
-    return newest and rows.at(record.sequence) == (record.checksum, record.writes_count)
+    found = rows.at(record.sequence)
+    return newest and found is not None and found[:2] == (record.checksum, record.writes_count)
 
 
 def _store(
