@@ -80,8 +80,7 @@ def passed(record: Path) -> list[tuple[str, float]]:
     """What was recorded: each point passed, in order, with its time on `time.perf_counter`.
 
     The last is where the process died, if it was killed at a point and no other OS thread was to
-    go on. A process that was never
-    armed, or died before that, has passed none.
+    go on. A process that was never armed, or died before that, has passed none.
     """
     if not record.exists():
         return []

@@ -42,7 +42,8 @@ LONGEST = ("test_notebooks.py", "test_lab_in_a_browser.py", "test_saver_contract
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else 9)
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.hookimpl(optionalhook=True)

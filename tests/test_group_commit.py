@@ -84,6 +84,17 @@ def meeting(database: Database, *, order: int | None = None) -> tuple[Writer, Wr
     return first, second
 
 
+def lingering(database: Database) -> Writer:
+    """A writer that has ended its block and waits for another, with nothing committed yet."""
+    writer = Writer(database, 1, linger=True)
+    writer.may_end.set()
+    assert writer.inside.wait(20)
+    writer.join(0.05)
+    assert writer.is_alive(), "nobody was there, and it committed at once"
+    assert notes(database) == []
+    return writer
+
+
 def until_waiting(database: Database) -> None:
     group: Any = database._group_commit
     deadline = time.monotonic() + 20
@@ -164,16 +175,10 @@ def test_who_lingers_shares_its_commit_with_one_that_comes_after_it(
     database: Database, commits: list[str]
 ) -> None:
     database._group_commit.linger_s = 20.0
-    first = Writer(database, 1, linger=True)
-    first.may_end.set()
-    assert first.inside.wait(20)
-    first.join(0.05)
-    assert first.is_alive(), "nobody was there, and it committed at once"
-    assert notes(database) == []
-    second = Writer(database, 2)
-    second.end()
+    first = lingering(database)
+    Writer(database, 2).end()
     first.join(20)
-    assert (first.error, second.error) == (None, None)
+    assert first.error is None
     assert notes(database) == [1, 2]
     assert commits == ["COMMIT"]
 
@@ -207,10 +212,7 @@ def test_nobody_lingers_while_others_wait_for_the_commit(
 
 def test_who_waits_for_the_turn_commits_for_one_that_lingers(database: Database) -> None:
     database._group_commit.linger_s = 20.0
-    first = Writer(database, 1, linger=True)
-    first.may_end.set()
-    assert first.inside.wait(20)
-    first.join(0.05)
+    first = lingering(database)
     database.give_back()
     first.join(20)
     assert not first.is_alive()
@@ -414,3 +416,18 @@ def test_however_many_are_waiting_all_return(database: Database) -> None:
     for writer in others:
         writer.join(20)
     assert notes(database) == list(range(40))
+
+
+def test_a_block_that_raises_does_not_wait_for_the_writer_after_it(database: Database) -> None:
+    first = Writer(database, 1)
+    assert first.inside.wait(20)
+    second = Writer(database, 2)
+    until_waiting(database)
+    first.fails = RuntimeError("no")
+    first.may_end.set()
+    assert second.inside.wait(20)
+    first.join(10)
+    assert not first.is_alive(), "it waits for a block that has nothing to do with it"
+    second.end()
+    assert isinstance(first.error, RuntimeError)
+    assert notes(database) == [2]

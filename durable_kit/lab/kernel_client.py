@@ -3,9 +3,8 @@
 A ZeroMQ socket says once that something has arrived, and forgets it at the next send (its FD is
 edge-triggered). nbclient waits for a cell's reply without a limit, and meanwhile sends on the same
 socket whatever an Output widget asks for. When the reply arrives just before such a send, the
-kernel is idle, the reply lies there, and nbclient waits for ever: in about one of ten runs of a
-notebook with an Output widget on two busy cores (measured with nbclient 0.11; see
-https://github.com/jupyter/nbclient/issues/312).
+kernel is idle, the reply lies there, and nbclient waits for ever: now and then, on a busy machine,
+with a notebook that has an Output widget (https://github.com/jupyter/nbclient/issues/312).
 
     nbclient ── waits for the shell ──────────────── (for ever)
              ── sends a widget's state ─▶ the notice of the reply is gone

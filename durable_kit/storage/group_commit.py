@@ -256,6 +256,8 @@ class GroupCommit:
 
     def _commit_after_all(self, group: _Group) -> None:
         """Where the one it was left to takes long, or was sent away."""
+        if group.closed:
+            return  # whoever has the turn now need not be waited for
         with self._lock:
             if self._group is group:
                 self._commit(group)

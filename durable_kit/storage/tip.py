@@ -204,7 +204,7 @@ def _begins_with(name: str, items: list[Any], before: Value, codec: StateCodec) 
         if header is None or not before.has(encoded[header[1] :], at):
             return False
         at += len(encoded) - header[1]
-    return bool(at == before.length)
+    return at == before.length
 
 
 def _appended(name: str, value: list[Any], at: int, codec: StateCodec) -> Change:
